@@ -120,7 +120,7 @@ def _told() -> float:
     began = time.process_time()
     for _ in range(count):
         reserved_call = model_door.reserve(model_door.terms(model), messages, tokens_out_max=200)
-        model_door.replied(reserved_call, reply)
+        model_door.settle_reply(reserved_call, reply)
     return (time.process_time() - began) * 1e6 / count
 
 

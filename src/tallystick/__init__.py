@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from tallystick.core.resume_errors import RunInDoubt
     from tallystick.core.step import CompletedStep, StepBudgetError, StepsDiverged
     from tallystick.core.views.open_calls import NOT_RECEIVED, UNKNOWN
+    from tallystick.inputs.reading import read_inputs
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
     from tallystick.model.port import ModelError, ModelReply
     from tallystick.model.price_table import PriceTable, Pricing
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
     from tallystick.runtime.calls.functions import effect_key, host_function
-    from tallystick.runtime.context.inputs import given_text, read_inputs
+    from tallystick.runtime.context.inputs import given_text
     from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.host import HostFunction, HostTable
     from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
@@ -148,10 +149,8 @@ _HOMES = {
         "effect_key",
         "host_function",
     ),
-    "tallystick.runtime.context.inputs": (
-        "given_text",
-        "read_inputs",
-    ),
+    "tallystick.inputs.reading": ("read_inputs",),
+    "tallystick.runtime.context.inputs": ("given_text",),
     "tallystick.runtime.runs.result": ("Run",),
     "tallystick.sandbox.host": (
         "HostFunction",

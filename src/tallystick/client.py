@@ -714,13 +714,14 @@ class Session:
     ) -> list[Capability]:
         """Return what is given to programs, in the order in which they find it.
 
-        Only what a run has is imported: most have none of it.
+        Beside the data of runs, only what a run has is imported: most have none of it.
         """
+        from tallystick.inputs.capability import InputsCapability
         from tallystick.runtime.calls.capability import Tools
         from tallystick.runtime.calls.functions import on_loop
 
         recorded = None if run is None else self._started(run)
-        made: list[Capability] = []
+        made: list[Capability] = [InputsCapability()]
         put = request is not None and bool(request.put_skills)
         if self._skills is not None or put or (recorded and recorded.skills):
             from tallystick.skills.capability import SkillsCapability

@@ -143,7 +143,7 @@ def test_a_token_cannot_be_issued_under_one_of_another_session() -> None:
 @pytest.mark.parametrize(
     ("scope", "ttl_ms", "says"),
     [
-        (TokenScope(session=""), 1, "of a session"),
+        (TokenScope(session=""), 1, "needs a session"),
         (SCOPE, 0, "ttl_ms"),
         (SCOPE, -5, "ttl_ms"),
         (TokenScope(session="S", depth=-1), 1, "depth"),

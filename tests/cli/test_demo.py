@@ -11,7 +11,7 @@ from tests.scripted_run import Played, play
 
 from tallystick.cli.commands.demo import corpus_sha256
 from tallystick.cli.main import cli
-from tallystick.core.citation.cited import checked
+from tallystick.core.citation.cited import is_correct
 from tallystick.core.citation.claims import Documents
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.records import AskModel
@@ -169,7 +169,7 @@ def test_the_recorded_replies_lead_to_the_answer_and_its_line(
     assert all(part in run.answer for part in expected())
     assert all(part in citation.quote for part in expected())
     held = {name: HostText(text.encode()) for name, text in corpus.items()}
-    assert checked(citation, Documents(held))
+    assert is_correct(citation, Documents(held))
     assert corpus[citation.name].splitlines()[citation.line - 1] == citation.quote
 
 

@@ -284,7 +284,7 @@ def test_a_beginning_of_several_ids_is_refused(here: Here) -> None:
     while ids[0][:8] != ids[1][:8]:
         ids = [ids[1], here.remember(f"more {len(ids)} {ids[1]}")]
 
-    assert "is the beginning of" in here.error("memory", "show", ids[0][:8], code=2)
+    assert "type more characters" in here.error("memory", "show", ids[0][:8], code=2)
 
 
 def test_stats_count_notes_by_type_and_standing(here: Here) -> None:
@@ -359,7 +359,7 @@ def test_what_is_held_back_is_listed_and_released_or_not(here: Here) -> None:
     assert f"{held}  injection_phrase  ignore all previous" in text
     assert (released["verdict"], released["by"]) == ("released", "Mia")
     assert [hit["id"] for hit in here.json("recall", "ferries")["hits"]] == [held]
-    assert "held back" in here.error("memory", "review", held, "--release", code=2)
+    assert "in quarantine" in here.error("memory", "review", held, "--release", code=2)
 
 
 # -- verify, keys --------------------------------------------------------------------------------

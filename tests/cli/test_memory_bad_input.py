@@ -200,7 +200,7 @@ def test_a_file_that_is_no_memory_is_left_as_it_is(here: Here, held: bytes) -> N
     here.file.parent.mkdir(parents=True)
     here.file.write_bytes(held)
 
-    assert all("is no memory" in said or "is damaged" in said for said in _each(here))
+    assert all("is not a memory file" in said or "is damaged" in said for said in _each(here))
     assert here.file.read_bytes() == held
 
 
@@ -211,7 +211,7 @@ def test_a_database_of_somebody_else_is_left_as_it_is(here: Here) -> None:
     db.close()
     held = here.file.read_bytes()
 
-    assert all("is no memory" in said for said in _each(here))
+    assert all("is not a memory file" in said for said in _each(here))
     assert here.file.read_bytes() == held
 
 

@@ -121,7 +121,7 @@ def test_list_says_of_every_skill_where_it_is_and_whether_it_counts(here: Here) 
     }  # fmt: skip
     whys = {row["state"]: row["why"] for row in found["skills"]}
     assert whys["untrusted"] == (
-        "nobody trusts it yet; to see and trust it: tally skills trust deploy"
+        "it is not trusted yet; to see and trust it: tally skills trust deploy"
     )
     assert whys["shadowed"] == f"by user {here.path}/.agents/skills/deploy"
     assert all(why in text for why in whys.values())
@@ -279,8 +279,8 @@ def test_install_overwrites_only_if_it_is_told_to_and_only_skills(here: Here) ->
     assert here.json("install", str(source), "--force")["replaced"]
     assert not (target / "old.txt").exists()
     (target / "SKILL.md").unlink()
-    assert "is no skill" in here.error("install", str(source), "--force")
-    assert "is where it is already" in here.error(
+    assert "is not a skill" in here.error("install", str(source), "--force")
+    assert "is the skill's folder already" in here.error(
         "install", str(here.add("own")), "--project", "--force"
     )
 

@@ -16,7 +16,7 @@ from tests.escape.case import FORGED, RAW
 from tests.wasm_session import TestSession, open_session
 
 from tallystick.sandbox.output import OutputStream, ProgramOutput
-from tallystick.sandbox.port import read_said
+from tallystick.sandbox.port import read_report
 from tallystick.sandbox.wasm import execution
 from tallystick.sandbox.wasm.engine import BadPointer, check
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -264,7 +264,7 @@ documents = st.recursive(
 @example(data=b'{"ok":true,"x":' + b"[" * 100_000)
 @example(data=b'{"ok":false,"exit":' + b"9" * 5_000 + b"}")
 def test_any_bytes_on_the_result_stream_are_a_result_or_none(data: bytes) -> None:
-    said = read_said(data)
+    said = read_report(data)
 
     assert said is None or isinstance(said.ok, bool)
 
@@ -276,7 +276,7 @@ def test_any_document_on_the_result_stream_is_a_result_or_none(document: object)
     except (UnicodeEncodeError, msgspec.MsgspecError):
         return
 
-    said = read_said(data)
+    said = read_report(data)
 
     assert said is None or isinstance(said.ok, bool)
 

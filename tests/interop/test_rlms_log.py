@@ -490,13 +490,19 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         "line 2: ",
     ),
     "a long name": (log(metadata(root_model="x" * 1_001)), "line 1: Expected"),
-    "a turn left out": (log(metadata(), iteration(1), iteration(3)), "3: iteration 3 where 2 is"),
-    "a turn before the first": (log(metadata(), iteration(0)), "2: iteration 0 where 1 is due"),
+    "a turn left out": (
+        log(metadata(), iteration(1), iteration(3)),
+        "3: iteration 3 where 2 was expected",
+    ),
+    "a turn before the first": (
+        log(metadata(), iteration(0)),
+        "2: iteration 0 where 1 was expected",
+    ),
     "on after the answer": (log(metadata(), iteration(1, answer="a"), iteration(2)), "line 3: an"),
     "no time": (changed(lambda line: line.update(timestamp="noon")), "line 2: its timestamp"),
     "a time to come": (log(metadata(), iteration(1, timestamp="9999-01-01")), "line 2: its times"),
     "a time before": (log(metadata(), iteration(1, timestamp="1812-01-01")), "line 2: its times"),
-    "runs too deep": (nested(17), "line 2: runs stand more than 16 deep"),
+    "runs too deep": (nested(17), "line 2: runs are nested more than 16 deep"),
     "an empty run inside": (
         in_call("metadata", {"run_metadata": metadata(), "iterations": []}),
         "line 2: a run inside it has no iteration",
@@ -548,7 +554,7 @@ def test_a_variable_may_hold_what_is_no_number() -> None:
         (rlms, "FILE_BYTES_MAX", len(DEEP) - 1, "it has more than"),
         (rlms_format, "LINE_BYTES_MAX", 900, "a.jsonl: line 2: it has more than 900 bytes"),
         (rlms_format, "CONSTANTS_MAX", 0, "line 2: more than 0 of its values are no numbers"),
-        (rlms, "ENTRIES_MAX", 12, "line 2: it comes to more than 12 entries"),
+        (rlms, "ENTRIES_MAX", 12, "line 2: it would make more than 12 entries"),
         (rlms, "BODY_BYTES_MAX", 500, "line 2: a text in it is too long to be kept"),
     ],
 )

@@ -33,7 +33,7 @@ from tallystick.core.records import (
     RunResumed,
     StopReason,
 )
-from tallystick.interop.trajectory import DEPTH_MAX, Placed, trajectory_of
+from tallystick.interop.trajectory import DEPTH_MAX, ChainEntry, trajectory_of
 from tallystick.interop.trajectory_events import (
     CHARS_MAX,
     REDACTED,
@@ -71,9 +71,9 @@ ENDS = {
 NOTHING = Charge()
 
 
-def placed(records: Iterable[Record], run: str = "R") -> list[Placed]:
+def placed(records: Iterable[Record], run: str = "R") -> list[ChainEntry]:
     return [
-        Placed(run=run, seq=seq, hash=f"{run}#{seq}", record=record)
+        ChainEntry(run=run, seq=seq, hash=f"{run}#{seq}", record=record)
         for seq, record in enumerate(records)
     ]
 
@@ -471,7 +471,7 @@ def test_what_is_kept_apart_is_read_only_if_it_is_shown(redact: bool, text: str)
         read.append(asked)
         return "kept apart"
 
-    content = Shown(redact=redact, text_of=text_of).kept("", ref)
+    content = Shown(redact=redact, text_of=text_of).stored_content("", ref)
 
     assert (content.text, content.bytes, content.sha256) == (text, 10, ref.id)
     assert read == ([] if redact else [ref])

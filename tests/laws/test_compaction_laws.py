@@ -12,7 +12,7 @@ from tests.core.machine.test_machine import finished, started
 
 from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.machine import prompt
-from tallystick.core.machine.compaction import TURNS_WHOLE, compacted, size_of
+from tallystick.core.machine.compaction import TURNS_WHOLE, compact, size_of
 from tallystick.core.machine.machine import advance, begin
 from tallystick.core.machine.prompt import Message
 from tallystick.core.machine.state import KeptText, RunState
@@ -222,7 +222,7 @@ def test_every_place_that_the_prompt_names_is_there(history: list[Turn], bound: 
 @given(history=histories, bound=bounds)
 def test_compacting_again_changes_nothing(history: list[Turn], bound: int) -> None:
     for state in play(history, bound).states:
-        assert compacted(state) is state
+        assert compact(state) is state
 
 
 @EXAMPLES

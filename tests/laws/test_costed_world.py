@@ -215,7 +215,7 @@ class Client:
     async def run(self) -> None:
         for prompts, model, schema, fit, seconds in self.batches:
             call = self.calls.call("llm_query_batched")
-            asking = self.calls.queries.batched(call, prompts, model, schema, fit)
+            asking = self.calls.queries.query_batch(call, prompts, model, schema, fit)
             task = asyncio.ensure_future(asking)
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, task.cancel)

@@ -526,14 +526,14 @@ def check_asked(sandbox: WasmSandbox, whole: Lived, at: int) -> None:
         assert keys == begun_without_end(records)
         expected |= {(run, key) for key in keys}
     asked: dict[str, list[Key]] = {}
-    decide = decisions.decided
+    decide = decisions.decide
 
     async def noting(run: str, *args: Any, **more: Any) -> Decisions:
         found = await decide(run, *args, **more)
         return Decisions(Noting(found.open, asked.setdefault(run, [])), found.left)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resume, "decided", noting)
+        patch.setattr(resume, "decide", noting)
         reopened(whole, sandbox, whole.cut(at)).resume()
     # A run inside is resumed, whatever is decided: that is no call in doubt.
     found = [(run, key) for run, keys in asked.items() for key in keys if key.kind != "child"]

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tallystick.core.machine.commands import Code, Final
-from tallystick.core.machine.reply import fenced, parse_reply
+from tallystick.core.machine.reply import fenced_block, parse_reply
 
 PIECES = [
     *(
@@ -74,7 +74,7 @@ def test_each_line_of_a_program_is_a_part_of_the_reply(text: str) -> None:
 def test_a_rendered_program_is_read_as_it_was(program: str, cut: bool) -> None:
     assume(program.strip())
 
-    reply = parse_reply(fenced(program), cut=cut)
+    reply = parse_reply(fenced_block(program), cut=cut)
 
     assert reply.commands == (Code(source=program),)
     assert reply.problem is None
@@ -84,7 +84,7 @@ def test_a_rendered_program_is_read_as_it_was(program: str, cut: bool) -> None:
 def test_a_rendered_program_is_read_with_prose_around_it(program: str) -> None:
     assume(program.strip())
 
-    reply = parse_reply(f"First I look.\n\n{fenced(program)}\n\nThat's all.")
+    reply = parse_reply(f"First I look.\n\n{fenced_block(program)}\n\nThat's all.")
 
     assert reply.commands == (Code(source=program),)
     assert reply.prose == "First I look.\n\n\n\nThat's all."
@@ -94,7 +94,7 @@ def test_a_rendered_program_is_read_with_prose_around_it(program: str) -> None:
 def test_two_rendered_programs_are_read_as_two(first: str, second: str) -> None:
     assume(first.strip() and second.strip() and parses(first))
 
-    reply = parse_reply(f"{fenced(first)}\n{fenced(second)}")
+    reply = parse_reply(f"{fenced_block(first)}\n{fenced_block(second)}")
 
     assert reply.commands == (Code(source=first), Code(source=second))
 

@@ -18,7 +18,7 @@ from tallystick.memory.recall.scope import Embedded
 from tallystick.memory.recall.selection import EVERYTHING, Filters
 from tallystick.memory.recall.view import view
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import recalled, relate, remember, share
+from tallystick.memory.remember import record_access, relate, remember, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import (
@@ -26,7 +26,7 @@ from tallystick.memory.store.vectors import (
     choose_model,
     keep_vectors,
     model_of,
-    unembedded,
+    notes_without_vectors,
 )
 from tallystick.memory.suspicion import review, review_queue
 
@@ -151,7 +151,7 @@ class World:
         embedder = Signs(model[0])
         made = []
         # The last ones first: vectors come in another order than notes.
-        for id, texts in unembedded(self.memory, limit=100)[::-1][:count]:
+        for id, texts in notes_without_vectors(self.memory, limit=100)[::-1][:count]:
             parts = [embedder.embed(text) for text in texts]
             made.append((id, [Vectors(each.vector, each.tokens) for each in parts]))
         keep_vectors(self.memory, made, model=model[0])
@@ -192,7 +192,7 @@ class World:
                 ):
                     self.gone.add(id)
             case "recall":
-                recalled(self.memory, living[: two + 1])
+                record_access(self.memory, living[: two + 1])
             case "share":
                 if view(self.memory, reader=None, filters=EVERYTHING).note(id).scope == "shared":
                     given = (*Permission, None)[two % 7]

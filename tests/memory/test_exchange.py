@@ -15,7 +15,7 @@ from tallystick.memory.exchange import EXPORT_FORMAT, export_notes, import_notes
 from tallystick.memory.forget import forget
 from tallystick.memory.note import NoteScope, Permission
 from tallystick.memory.recall.selection import EVERYTHING
-from tallystick.memory.recall.view import look, view
+from tallystick.memory.recall.view import find_note, view
 from tallystick.memory.remember import relate, remember, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
@@ -61,9 +61,9 @@ def test_notes_come_over_with_what_was_thought_of_them(
     done = import_notes(target, exported(source))
 
     assert done.imported == (one, two)
-    seen = look(target, one, reader="bob")
-    assert (seen.sightings, seen.note) == (1, look(source, one, reader=None).note)
-    assert look(target, two, reader=None).state.state == "archived"
+    seen = find_note(target, one, reader="bob")
+    assert (seen.sightings, seen.note) == (1, find_note(source, one, reader=None).note)
+    assert find_note(target, two, reader=None).state.state == "archived"
     everything = view(target, reader=None, filters=EVERYTHING)
     assert (one, "supports", two, 1.0) in everything.relations()
     assert verify_memory(target).valid
@@ -138,7 +138,7 @@ def test_keys_that_come_in_end_what_was_so_here(source: SqliteMemory, target: Sq
 
     import_notes(target, exported(source))
 
-    assert look(target, here, reader=None).state.valid_to == START + 500
+    assert find_note(target, here, reader=None).state.valid_to == START + 500
     seen = view(target, reader="ada")
     assert [seen.note(id).content for id in seen.ids] == ["London"]
 
@@ -155,7 +155,7 @@ def test_a_note_that_comes_in_and_is_held_back_ends_nothing_until_it_is_released
     assert view(target, reader="ada").ids == (here,)
     review(target, held, Verdict.RELEASED, by="ada")
     assert view(target, reader="ada").ids == (held,)
-    assert look(target, here, reader=None).state.valid_to == START + 500
+    assert find_note(target, here, reader=None).state.valid_to == START + 500
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_changed_byte_of_any_line_is_refused(source: SqliteMemory, target: Sql
         (lambda line: line["note"].update(importance=7), "importance"),
         (
             lambda line: line["note"].update(related_to=["018bcfe5-6800-7000-8000-" + "0" * 12]),
-            "not here",
+            "exists here",
         ),
         (lambda line: line["state"].update(importance=-1), "importance"),
         (lambda line: line["state"].update(deleted_at=5), "deleted_at"),
@@ -239,7 +239,7 @@ def test_an_id_that_says_something_else_here_is_refused(
     import_notes(target, lines)
     forged = rewritten(lines, lambda line: line["note"].update(content="poison"))  # type: ignore[attr-defined]
 
-    with pytest.raises(ImportRefused, match="says something else"):
+    with pytest.raises(ImportRefused, match="exists here with another text"):
         import_notes(target, forged)
 
 

@@ -24,7 +24,7 @@ from tallystick.memory.forget import (
 )
 from tallystick.memory.note import REDACTED, MemoryType, NoteScope, Permission
 from tallystick.memory.recall.recall import Asking, recall
-from tallystick.memory.recall.view import look, view
+from tallystick.memory.recall.view import find_note, view
 from tallystick.memory.receipts.receipt import (
     ForgetReceipt,
     Key,
@@ -41,7 +41,7 @@ from tallystick.memory.receipts.receipts import (
     verify_chain,
     verify_forgotten,
 )
-from tallystick.memory.remember import recalled, remember, remember_all, share
+from tallystick.memory.remember import record_access, remember, remember_all, share
 from tallystick.memory.store.records import Criteria, ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors
@@ -97,8 +97,8 @@ def test_decay_takes_off_the_notes_own_rate_and_ends_at_nothing(tmp_path: Path) 
 
         forget(memory, [plain, fast], actor=None, strategy=ForgetStrategy.DECAY)
 
-        assert look(memory, plain, reader=None).state.importance == pytest.approx(0.4)
-        assert look(memory, fast, reader=None).state.importance == 0.0
+        assert find_note(memory, plain, reader=None).state.importance == pytest.approx(0.4)
+        assert find_note(memory, fast, reader=None).state.importance == 0.0
 
 
 def test_procedural_notes_do_not_decay(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_procedural_notes_do_not_decay(tmp_path: Path) -> None:
         assert done.forgotten == ()
         assert done.receipt is None
         assert done.errors[0].code == "usage.memory"
-        assert look(memory, made.id, reader=None).state.importance == 0.8
+        assert find_note(memory, made.id, reader=None).state.importance == 0.8
 
 
 def test_redaction_leaves_the_place_of_a_note_and_none_of_its_words(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_redaction_leaves_the_place_of_a_note_and_none_of_its_words(tmp_path: Pa
 
         done = forget(memory, [made.id], actor="ada", strategy=ForgetStrategy.REDACT)
 
-        left = look(memory, made.id, reader="ada").note
+        left = find_note(memory, made.id, reader="ada").note
         assert (left.content, left.tags, left.metadata) == (REDACTED, ("kept",), {"redacted": True})
         assert (left.thread_id, left.author) == ("t", None)
         assert view(memory, reader="ada", as_of=1).erased == (made.id,)
@@ -168,7 +168,7 @@ def crowded(memory: SqliteMemory) -> str:
             )
             made = remember(memory, new).id
             remember(memory, new)
-    recalled(memory, [made])
+    record_access(memory, [made])
     choose_model(memory, MODEL, dimensions=4)
     windows = [Vectors(b"Xylophonist%d" % n, b"Xylophonist") for n in range(3)]
     keep_vectors(memory, [(made, windows)], model=MODEL)
@@ -178,7 +178,7 @@ def crowded(memory: SqliteMemory) -> str:
 def test_an_erased_note_leaves_no_byte_of_itself_in_any_file(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = crowded(memory)
-        content = look(memory, made, reader=None).note.content.encode()
+        content = find_note(memory, made, reader=None).note.content.encode()
         assert all(word.encode() in raw_bytes(tmp_path) for word in WORDS)
         reader = open_memory(tmp_path)
         assert made in view(reader, reader=None)
@@ -213,7 +213,7 @@ def test_after_an_erasure_the_chain_holds_and_says_erased(tmp_path: Path) -> Non
         assert report.erased == len(done.entries) == 3
         assert verify_forgotten(memory, done, keys=KEYS).notes == ((made, "erased"),)
         with pytest.raises(NoteErased, match="was erased by entry"):
-            look(memory, made, reader=None)
+            find_note(memory, made, reader=None)
         assert view(memory, reader=None, as_of=head.count).erased == (made,)
         assert view(memory, reader=None).erased == ()
 
@@ -505,7 +505,7 @@ def test_a_decay_pass_archives_what_hardly_matters_and_forgets_what_does_not(
         used = remember(memory, a_note("used", importance=0.4)).id
         remember(memory, a_note("skill", memory_type=MemoryType.PROCEDURAL))
         for _ in range(20):
-            recalled(memory, [used])
+            record_access(memory, [used])
         clock.now = START + 100 * HOUR
 
         archived, forgotten = decay_pass(memory)

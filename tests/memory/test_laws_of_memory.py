@@ -15,7 +15,7 @@ from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
 from tallystick.memory.recall.selection import EVERYTHING, NOW
 from tallystick.memory.recall.view import View, view
-from tallystick.memory.remember import recalled, relate, remember, share
+from tallystick.memory.remember import record_access, relate, remember, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors, model_of
@@ -104,7 +104,7 @@ class World:
                 ):
                     self.gone.add(id)
             case "recall":
-                recalled(self.memory, others[: two + 1])
+                record_access(self.memory, others[: two + 1])
             case "share":
                 if view(self.memory, reader=None, filters=EVERYTHING).note(id).scope == "shared":
                     given = (*Permission, None)[two % 7]

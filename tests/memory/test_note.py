@@ -14,7 +14,7 @@ from tests.memory.memory_store import a_note
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import NoteInvalid
-from tallystick.memory.forget import decayed_once, effective_importance
+from tallystick.memory.forget import effective_importance, importance_after_decay
 from tallystick.memory.note import (
     CONTENT_BYTES_MAX,
     ConsolidationState,
@@ -24,7 +24,7 @@ from tallystick.memory.note import (
     SourceType,
     check_new,
     is_note_id,
-    normalised,
+    normalise,
     uuid7,
 )
 from tallystick.memory.store.vectors import OVERLAP_PIECES, WINDOW_PIECES, windows
@@ -163,14 +163,14 @@ def test_ids_sort_by_time(times: list[int]) -> None:
 
 
 def test_texts_that_differ_in_case_and_space_are_normalised_alike() -> None:
-    assert normalised(" I  LIKE\ntea ") == normalised("i like tea")
-    assert normalised("Straße \uff11") == normalised("STRASSE 1")
-    assert normalised("tea") != normalised("coffee")
+    assert normalise(" I  LIKE\ntea ") == normalise("i like tea")
+    assert normalise("Straße \uff11") == normalise("STRASSE 1")
+    assert normalise("tea") != normalise("coffee")
 
 
 @given(st.text())
 def test_normalising_twice_is_normalising_once(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
+    assert normalise(normalise(text)) == normalise(text)
 
 
 # -- windows -----------------------------------------------------------------------------------
@@ -237,4 +237,4 @@ def test_importance_stays_between_nothing_and_one(
     importance: float, hours: float, function: str | None
 ) -> None:
     assert 0 <= effective_importance(importance, hours=hours, function=function) <= 1
-    assert 0 <= decayed_once(importance, rate=None) <= importance
+    assert 0 <= importance_after_decay(importance, rate=None) <= importance

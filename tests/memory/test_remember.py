@@ -14,11 +14,11 @@ from tallystick.memory.errors import MemoryPermissionDenied, NoteInvalid, NoteNo
 from tallystick.memory.forget import forget
 from tallystick.memory.note import CONTENT_BYTES_MAX, MemoryType, NoteScope, Permission
 from tallystick.memory.recall.selection import EVERYTHING
-from tallystick.memory.recall.view import look, view
+from tallystick.memory.recall.view import find_note, view
 from tallystick.memory.remember import (
     BATCH_MAX,
     Remembered,
-    recalled,
+    record_access,
     relate,
     remember,
     remember_all,
@@ -42,7 +42,7 @@ def test_a_note_is_read_back_as_it_was_given(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, new)
 
-        seen = look(memory, made.id, reader="ada")
+        seen = find_note(memory, made.id, reader="ada")
 
     assert seen.note.content == new.content
     assert seen.note.metadata == new.metadata
@@ -60,7 +60,7 @@ def test_the_same_text_again_is_a_sighting(tmp_path: Path) -> None:
         first = remember(memory, a_note("I like tea"))
         second = remember(memory, a_note(" i LIKE  tea\n", importance=0.9, thread_id="later"))
 
-        seen = look(memory, first.id, reader="ada")
+        seen = find_note(memory, first.id, reader="ada")
 
     assert (second.id, second.sighted, second.seq) == (first.id, True, 2)
     assert seen.note.content == "I like tea"
@@ -118,7 +118,7 @@ def test_a_sighting_renews_what_would_expire(tmp_path: Path) -> None:
         clock.now += HOUR - 1
         remember(memory, a_note("now", memory_type=MemoryType.WORKING))
 
-        assert look(memory, made, reader="ada").state.expires_at == START + 2 * HOUR - 1
+        assert find_note(memory, made, reader="ada").state.expires_at == START + 2 * HOUR - 1
 
 
 # -- keys --------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_working_notes_last_an_hour_unless_it_is_said(tmp_path: Path) -> None:
                 ]
             )
         ]
-        ends = [look(memory, id, reader="ada").state.expires_at for id in ids]
+        ends = [find_note(memory, id, reader="ada").state.expires_at for id in ids]
 
     assert ends == [START + HOUR, START + 5, START + 7, None]
 
@@ -208,8 +208,8 @@ def test_procedural_notes_are_important(tmp_path: Path) -> None:
         low = remember(memory, a_note("how", memory_type=MemoryType.PROCEDURAL, importance=0.1))
         high = remember(memory, a_note("why", memory_type=MemoryType.PROCEDURAL, importance=0.9))
 
-        assert look(memory, low.id, reader="ada").state.importance == 0.8
-        assert look(memory, high.id, reader="ada").state.importance == 0.9
+        assert find_note(memory, low.id, reader="ada").state.importance == 0.8
+        assert find_note(memory, high.id, reader="ada").state.importance == 0.9
 
 
 def test_positions_in_a_thread_are_counted_on(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_relation_to_what_is_not_here_is_an_error(tmp_path: Path) -> None:
         head = memory.head()
 
         for id in (hidden, erased, hidden[:-1] + "f"):
-            with pytest.raises(NoteInvalid, match="related_to: a note that is not here"):
+            with pytest.raises(NoteInvalid, match="related_to: the id of a note that exists here"):
                 remember(memory, a_note("ties", related_to=(id,)))
 
         assert memory.head() == head
@@ -331,14 +331,14 @@ def test_accesses_are_counted(tmp_path: Path) -> None:
     with open_memory(tmp_path, clock=clock) as memory:
         made = remember(memory, a_note()).id
         clock.now += 5
-        recalled(memory, [made, made, "018bcfe5-6800-7000-8000-000000000001"])
-        recalled(memory, [made])
-        seen = look(memory, made, reader="ada")
+        record_access(memory, [made, made, "018bcfe5-6800-7000-8000-000000000001"])
+        record_access(memory, [made])
+        seen = find_note(memory, made, reader="ada")
 
         assert (seen.access_count, seen.last_accessed_at) == (2, START + 5)
-        assert look(memory, made, reader="ada", as_of=2).access_count == 1
+        assert find_note(memory, made, reader="ada", as_of=2).access_count == 1
         with pytest.raises(NoteInvalid, match="ids of notes"):
-            recalled(memory, ["what was asked"])
+            record_access(memory, ["what was asked"])
 
 
 def test_the_longest_note_is_kept_and_found(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tallystick.memory.errors import NoteInvalid, NoteNotFound
 from tallystick.memory.forget import forget
 from tallystick.memory.note import SourceType
 from tallystick.memory.recall.selection import Filters
-from tallystick.memory.recall.view import look, view
+from tallystick.memory.recall.view import find_note, view
 from tallystick.memory.remember import remember, remember_all
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.verify import verify_memory
@@ -139,7 +139,7 @@ def test_a_held_note_waits_in_the_queue_until_it_is_reviewed(tmp_path: Path) -> 
         assert view(memory, reader="ada").ids == (first,)
         assert view(memory, reader="ada", as_of=before).ids == ()
         assert [held.note.id for held in review_queue(memory)] == [second]
-        assert look(memory, second, reader="ada").state.quarantine == ("injection_phrase",)
+        assert find_note(memory, second, reader="ada").state.quarantine == ("injection_phrase",)
         assert verify_memory(memory).valid
 
 
@@ -177,7 +177,7 @@ def test_a_review_is_of_a_held_note_and_by_somebody(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         made = remember(memory, a_note("ordinary")).id
 
-        with pytest.raises(NoteInvalid, match="held back"):
+        with pytest.raises(NoteInvalid, match="in quarantine"):
             review(memory, made, Verdict.RELEASED, by="ada")
         with pytest.raises(NoteInvalid, match="by"):
             review(memory, made, Verdict.RELEASED, by=" ")

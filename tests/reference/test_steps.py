@@ -21,8 +21,8 @@ from tallystick.core.step import (
     StepExhaustion,
     StepRegistry,
     StepUsage,
-    escalated,
     is_budget_error,
+    mark_escalated,
 )
 from tallystick.steps.active import StepLog
 from tallystick.steps.step import (
@@ -540,7 +540,7 @@ def test_recognition_is_by_kind_and_reason_or_by_category(found: object, recogni
 
 def test_marking_data_copies_it_and_fills_only_what_is_absent() -> None:
     given = {"category": "budget_exceeded", "step": "inner", "more": 1}
-    marked = escalated(given, OUTER)
+    marked = mark_escalated(given, OUTER)
 
     assert marked == {
         "category": "handoff_escalation",
@@ -554,7 +554,7 @@ def test_marking_data_copies_it_and_fills_only_what_is_absent() -> None:
 
 @pytest.mark.parametrize("found", ["budget exceeded", None, 5, ValueError("x"), ["a"]])
 def test_what_is_no_dictionary_passes_through_unchanged(found: object) -> None:
-    assert escalated(found, OUTER) is found
+    assert mark_escalated(found, OUTER) is found
 
 
 # -- boundaries ----------------------------------------------------------------------------------

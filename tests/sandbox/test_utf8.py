@@ -27,7 +27,7 @@ def decoded(block: bytes) -> int | None:
 def check(blocks: list[bytes]) -> None:
     for start in range(0, len(blocks), BLOCKS_MAX):
         batch = blocks[start : start + BLOCKS_MAX]
-        assert COUNTER.of(batch) == [decoded(block) for block in batch]
+        assert COUNTER.count(batch) == [decoded(block) for block in batch]
 
 
 def test_every_kind_of_three_bytes_is_told_right() -> None:
@@ -59,7 +59,7 @@ def test_a_character_is_told_whole_or_cut_at_any_place(character: str) -> None:
 
 @given(st.lists(st.binary(max_size=80) | st.text(max_size=40).map(str.encode), max_size=BLOCKS_MAX))
 def test_blocks_do_not_see_each_other_nor_those_of_the_last_call(blocks: list[bytes]) -> None:
-    assert COUNTER.of(blocks) == [decoded(block) for block in blocks]
+    assert COUNTER.count(blocks) == [decoded(block) for block in blocks]
 
 
 def test_the_largest_blocks_have_room() -> None:
@@ -73,4 +73,4 @@ def test_the_largest_blocks_have_room() -> None:
 @pytest.mark.parametrize("blocks", [[b""] * (BLOCKS_MAX + 1), [bytes(BLOCK_BYTES_MAX + 1)]])
 def test_more_than_there_is_room_for_is_refused(blocks: list[bytes]) -> None:
     with pytest.raises(ValueError, match="room"):
-        COUNTER.of(blocks)
+        COUNTER.count(blocks)

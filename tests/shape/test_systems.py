@@ -62,7 +62,7 @@ from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.sessions.file import book_in
 from tallystick.sessions.exec_sessions import hold_session
 from tallystick.settings.trust import TrustStore
-from tallystick.skills.format.folder import walked
+from tallystick.skills.format.folder import search_directory
 from tallystick.stores import open_stores
 here = pathlib.Path.cwd()
 for what in (
@@ -73,7 +73,7 @@ for what in (
         open_stores(here / "ledger.db").sessions, "one", folder=here, seed=1, clock_ns=0
     ).__enter__(),
     lambda: TrustStore(here).note({}),
-    lambda: walked(here, within=None, seen=set(), missed=True),
+    lambda: search_directory(here, within=None, seen=set(), missed=True),
 ):
     try:
         what()

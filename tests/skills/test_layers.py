@@ -198,7 +198,7 @@ def test_a_broken_skill_does_not_hide_one_below_it(tmp_path: Path) -> None:
     assert registry.find("pdf").layer == "user"
     (broken,) = registry.failed
     assert (broken.layer, broken.path) == ("project", tmp_path / "project" / "pdf")
-    assert broken.why == "no description: nobody can say when to use it"
+    assert broken.why == "no description: a model cannot know when to use it"
     assert [each.code for each in broken.problems] == ["description.missing"]
 
 
@@ -331,7 +331,7 @@ def test_a_skill_that_became_a_link_later_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_almost_called_so_is_told(tmp_path: Path, name: str) -> None:
     put(tmp_path, "pdf", file=name)
 
-    assert failed(flat(tmp_path), tmp_path) == {"pdf": f"has '{name}'; the file is called SKILL.md"}
+    assert failed(flat(tmp_path), tmp_path) == {"pdf": f"has '{name}'; rename it to SKILL.md"}
 
 
 def test_files_that_are_huge_or_no_files_have_failed(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_files_that_are_huge_or_no_files_have_failed(tmp_path: Path) -> None:
 
     told = failed(flat(tmp_path), tmp_path)
 
-    assert told["huge"] == "its SKILL.md has 1,099,511,627,776 bytes; 1,000,000 may"
+    assert told["huge"] == "its SKILL.md has 1,099,511,627,776 bytes; at most 1,000,000 are read"
     assert told["pipe"] == told["directory"] == "its SKILL.md is not an ordinary file"
     assert set(told) == {"huge", "pipe", "directory", "empty", "binary"}
 

@@ -45,7 +45,7 @@ from tallystick.runtime.runs.history import records_of, whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.catalog import HEADER
 from tallystick.skills.format.bundle import bundle_of
-from tallystick.skills.skills import Skills, cards_again, evidence_of, read_evidence
+from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
 
 pytestmark = pytest.mark.slow
 
@@ -765,7 +765,7 @@ def test_evidence_is_what_loads_and_uses_came_to(
     assert isinstance(started, RunStarted)
     assert started.skills is not None
     run_attachments = run.session.shelf_of(run.records)
-    cards = cards_again(started.skills, run_attachments)
+    cards = recorded_cards(started.skills, run_attachments)
     loaded, used = ["gamma"] * put, list[tuple[str, str]]()
     turns = [each for each in asked(run.records) if each.evidence is not None]
     assert len(turns) == len(sources) + 1

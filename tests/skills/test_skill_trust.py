@@ -85,7 +85,7 @@ def test_a_projects_skill_does_not_count_until_it_is_trusted(home: Home) -> None
     after = home.trust().admitted(registry)
 
     assert told(before) == (
-        [], ["nobody trusts it yet; to see and trust it: tally skills trust deploy"],
+        [], ["it is not trusted yet; to see and trust it: tally skills trust deploy"],
     )  # fmt: skip
     assert before.bundles == {}
     assert told(after) == ([("deploy", "project")], [])
@@ -187,7 +187,7 @@ def test_a_file_that_changes_while_it_is_looked_at_is_not_admitted(home: Home) -
 
     found = home.trust().admitted(registry)
 
-    assert told(found) == ([], ["its SKILL.md changed while it was looked at"])
+    assert told(found) == ([], ["its SKILL.md changed while it was read"])
 
 
 def test_a_skill_whose_files_cannot_be_told_is_not_admitted(
@@ -200,7 +200,7 @@ def test_a_skill_whose_files_cannot_be_told_is_not_admitted(
 
     (why,) = told(home.trust().admitted(registry))[1]
 
-    assert why.startswith("its files cannot be told: ")
+    assert why.startswith("its files cannot be read: ")
 
 
 def test_what_is_noted_is_closed_to_others_and_read_as_it_was_written(home: Home) -> None:
@@ -384,7 +384,7 @@ def test_a_skill_that_changes_while_it_is_signed_is_not_signed(home: Home) -> No
     skill = skill_at(folder)
     home.skill("p/deploy", body="Other.\n")
 
-    with pytest.raises(SkillUnreadable, match="changed while it was looked at"):
+    with pytest.raises(SkillUnreadable, match="changed while it was read"):
         write_signature(skill, home.key(), at_ms=AT_MS)
 
 
@@ -399,5 +399,5 @@ def test_without_the_extra_required_signatures_refuse_and_others_are_passed_over
     optional = told(home.trust().admitted(registry))
     required = told(home.trust(require_signature=True).admitted(registry))
 
-    assert optional[1] == ["nobody trusts it yet; to see and trust it: tally skills trust deploy"]
+    assert optional[1] == ["it is not trusted yet; to see and trust it: tally skills trust deploy"]
     assert "pip install 'tallystick[sign]'" in required[1][0]

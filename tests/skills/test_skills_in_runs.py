@@ -33,7 +33,7 @@ from tallystick.skills import skills as runtime_skills
 from tallystick.skills.catalog import Catalog, fit_catalog
 from tallystick.skills.errors import SkillArguments, SkillNotFound
 from tallystick.skills.format.bundle import bundle_of
-from tallystick.skills.skills import Skills, cards_again, evidence_of, read_evidence
+from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
 from tallystick.skills.why import SkillDrift, why_in_run
 
 pytestmark = pytest.mark.slow
@@ -393,7 +393,7 @@ def test_each_turn_records_evidence_that_can_be_made_again(
     started = run.records[0]
     assert isinstance(started, RunStarted)
     assert started.skills is not None
-    cards = cards_again(started.skills, run.session.shelf_of(run.records))
+    cards = recorded_cards(started.skills, run.session.shelf_of(run.records))
     used = SkillState(loaded=("shelf-codes",), used=(("shelf-codes", "resource rates.csv"),))
     assert evidence_of(started.skills, cards, used) == found[-1]
     assert started.skills.rendered in opening(started)[0].text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.skills.skills import substituted
+from tallystick.skills.skills import substitute
 
 NAMES = {
     "SKILL_DIR": "/skills/pdf",
@@ -47,31 +47,31 @@ NAMES = {
     ],
 )
 def test_placeholders_become_what_they_stand_for(body: str, text: str) -> None:
-    assert substituted(body, ["one", "two words"], variables=NAMES) == text
+    assert substitute(body, ["one", "two words"], variables=NAMES) == text
 
 
 def test_the_twelfth_argument_is_the_twelfth() -> None:
     arguments = [str(n) for n in range(101, 113)]
 
-    assert substituted("$12 $1", arguments, variables={}) == "112 101"
+    assert substitute("$12 $1", arguments, variables={}) == "112 101"
 
 
 def test_what_is_put_in_is_not_read_again() -> None:
     arguments = ["$2", "${SKILL_DIR}", "$$"]
 
-    text = substituted("$1 $2 $3 $ARGUMENTS ${TRICK}", arguments, variables=NAMES)
+    text = substitute("$1 $2 $3 $ARGUMENTS ${TRICK}", arguments, variables=NAMES)
 
     assert text == "$2 ${SKILL_DIR} $$ $2 ${SKILL_DIR} $$ $1 $$ ${SKILL_DIR} $ARGUMENTS"
 
 
 def test_pieces_that_meet_do_not_make_a_placeholder() -> None:
-    assert substituted("$11$ARGUMENTS", ["$", "x"], variables={}) == "$11$ x"
-    assert substituted("$${SKILL_DIR}", [], variables=NAMES) == "${SKILL_DIR}"
-    assert substituted("$1{SKILL_DIR}", ["$"], variables=NAMES) == "${SKILL_DIR}"
+    assert substitute("$11$ARGUMENTS", ["$", "x"], variables={}) == "$11$ x"
+    assert substitute("$${SKILL_DIR}", [], variables=NAMES) == "${SKILL_DIR}"
+    assert substitute("$1{SKILL_DIR}", ["$"], variables=NAMES) == "${SKILL_DIR}"
 
 
 def test_without_arguments_the_whole_of_them_is_empty() -> None:
-    assert substituted("[$ARGUMENTS] $1", [], variables={}) == "[] $1"
+    assert substitute("[$ARGUMENTS] $1", [], variables={}) == "[] $1"
 
 
 def test_the_environment_has_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_the_environment_has_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
     body = "${TALLYSTICK_SECRET} $TALLYSTICK_SECRET"
 
-    assert substituted(body, [], variables={}) == body
+    assert substitute(body, [], variables={}) == body
 
 
 PIECES = st.sampled_from(
@@ -108,14 +108,14 @@ def oracle(body: str, arguments: list[str], variables: dict[str, str]) -> str:
 def test_any_text_is_filled_in_as_the_rules_say(body: str, arguments: list[str], a: str) -> None:
     variables = {"A": a}
 
-    assert substituted(body, arguments, variables=variables) == oracle(body, arguments, variables)
+    assert substitute(body, arguments, variables=variables) == oracle(body, arguments, variables)
 
 
 @given(st.text())
 def test_a_text_without_a_dollar_stays_as_it_is(body: str) -> None:
     body = body.replace("$", "")
 
-    assert substituted(body, ["x"], variables=NAMES) == body
+    assert substitute(body, ["x"], variables=NAMES) == body
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,6 @@ def test_a_text_without_a_dollar_stays_as_it_is(body: str) -> None:
 def test_a_hostile_text_takes_no_longer_than_its_length(hostile: str) -> None:
     began = time.perf_counter()
 
-    substituted(hostile, ["x"], variables={})
+    substitute(hostile, ["x"], variables={})
 
     assert time.perf_counter() - began < 2

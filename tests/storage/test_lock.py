@@ -83,7 +83,7 @@ def test_a_name_that_goes_between_opening_and_locking_is_made_again(
 ) -> None:
     """The holder has just left: the lock would be on a file that nobody finds."""
     tries: list[int] = []
-    locked = module._locked
+    locked = module._try_lock
 
     def once_gone(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool:
         tries.append(descriptor)
@@ -91,7 +91,7 @@ def test_a_name_that_goes_between_opening_and_locking_is_made_again(
             path.unlink()
         return locked(descriptor, shared=shared, wait=wait)
 
-    monkeypatch.setattr(module, "_locked", once_gone)
+    monkeypatch.setattr(module, "_try_lock", once_gone)
     lock = FileLock(path)
     assert lock.take()
 

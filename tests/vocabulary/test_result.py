@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tallystick.vocabulary.check import ValidationResult, quoted, quoted_list
+from tallystick.vocabulary.check import ValidationResult, quote, quote_list
 
 
 def test_a_new_verdict_has_these_defaults() -> None:
@@ -47,8 +47,8 @@ def test_an_unknown_term_without_alternatives_has_no_line_for_them() -> None:
     ],
 )
 def test_a_term_in_a_list_is_quoted_and_on_one_line(term: str, shown: str) -> None:
-    assert quoted(term) == shown
-    assert quoted_list([term, "b"]) == f'[{shown}, "b"]'
+    assert quote(term) == shown
+    assert quote_list([term, "b"]) == f'[{shown}, "b"]'
 
 
 def test_a_term_cannot_begin_a_line_of_its_own() -> None:

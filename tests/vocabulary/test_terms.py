@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.terms import Closeness, Vocabulary, read_thesaurus, slips, words_of
+from tallystick.vocabulary.terms import Closeness, Vocabulary, count_slips, read_thesaurus, words_of
 
 FILE = b"""\
 {"term": "Invoice", "synonyms": ["bill"], "related": ["customer", "send_mail"]}
@@ -58,7 +58,7 @@ def test_a_path_is_known_by_its_longest_beginning(path: str, term: str | None) -
 def test_what_is_denied_is_denied_with_all_that_begins_with_it(
     path: str, denied: str | None
 ) -> None:
-    assert WORDS.denied(path) == denied
+    assert WORDS.find_denied(path) == denied
 
 
 def test_a_denied_term_is_not_known_even_if_it_is_a_function() -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_suggested_for_what_looks_like_nothing() -> None:
      ("abc", "axc", 1), ("kitten", "sitting", 3), ("abcd", "wxyz", 4), ("a", "abcdef", 4)],
 )  # fmt: skip
 def test_slips_are_counted_up_to_a_bound(one: str, other: str, count: int) -> None:
-    assert slips(one, other, most=3) == count
+    assert count_slips(one, other, most=3) == count
 
 
 def exact(one: str, other: str) -> int:
@@ -136,7 +136,7 @@ def exact(one: str, other: str) -> int:
 @given(st.text("abc", max_size=9), st.text("abc", max_size=9), st.integers(1, 3))
 @example("abab", "baba", 2)
 def test_bounded_slips_are_those_of_the_whole_table(one: str, other: str, most: int) -> None:
-    assert slips(one, other, most=most) == min(exact(one, other), most + 1)
+    assert count_slips(one, other, most=most) == min(exact(one, other), most + 1)
 
 
 @given(st.sets(st.text("abcdefgh_", min_size=5, max_size=14), min_size=1, max_size=20), st.data())

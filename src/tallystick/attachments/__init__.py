@@ -1,1 +1,1 @@
-"""Bytes named by their digest: kept once, held by sessions, collected when nobody holds them."""
+"""Keep attachments: bytes stored once under their digest, until no holder keeps them."""

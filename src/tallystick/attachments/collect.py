@@ -1,14 +1,14 @@
-"""Collection: which bytes nobody alive holds, how they go, and whether the others are whole.
+"""Collect garbage: delete attachments that no living holder keeps, and verify the others.
 
-Rule 1: committed references are alive. An intent dies only when it is old and its owner is proven
-dead. Bytes that no row names at all are dead when they are old, or were forgotten just now by who
-asks for their deletion.
-Rule 2: every sentence is checked again in the transaction that carries it out (the fence of
+Rule 1: a committed reference keeps its bytes. An attachment intent keeps them until it is old and
+its owners are proven dead. Bytes that no row names at all are dead when they are old, or when the
+caller that asks for their deletion has just released them.
+Rule 2: every deletion is checked again in the transaction that carries it out (the fence of
 `manifest`).
-Rule 3: what fails is named and passed over. Only a manifest that cannot be read, or that says
-nobody holds anything, stops a sweep, and then before it deleted anything.
+Rule 3: a failure is reported and passed over. Only a manifest that cannot be read, or in which
+nothing is held, stops a sweep, and then before it deleted anything.
 Rule 4: between two steps the process may die, and any other sweep or put may come. `steps` yields
-there, so that tests can be all of them.
+there, so that tests can interrupt it at each of them.
 """
 
 from __future__ import annotations
@@ -36,40 +36,43 @@ from tallystick.attachments.port import (
 from tallystick.core.errors import LedgerCorrupt
 from tallystick.storage.owner import Owners
 
-# What a sweep may do, what it says afterwards, and when an intent is dead.
+# The policy and the report of a sweep, and the death of an intent.
 
 
 _DAY_MS = 24 * 60 * 60 * 1000
 
 
 class EmptyRootSet(enum.StrEnum):
-    """What it means that nothing is held: a manifest that was lost looks the same."""
+    """The reaction if no attachment is held: a manifest that was lost looks the same."""
 
     REFUSE = "refuse"
     AUTHORIZE_DELETE_ALL = "authorize_delete_all"
 
 
 class Fence(enum.StrEnum):
-    """Whether a put can come between the last look and the deletion."""
+    """The protection against a put between the last look and the deletion."""
 
     FENCED = "fenced"
     BEST_EFFORT = "best_effort"
 
 
 class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """`grace_period_ms` is how old the intent of a dead owner must be. Age alone proves nothing."""
+    """The rules of a sweep. `grace_period_ms` is the age at which the intent of a dead owner goes.
+
+    Age alone proves nothing about an intent that has an owner.
+    """
 
     grace_period_ms: int = _DAY_MS
     empty_root_set: EmptyRootSet = EmptyRootSet.REFUSE
 
 
 class ReclaimReport(msgspec.Struct, kw_only=True):
-    """What a sweep found and did; in a dry run, what it would have done.
+    """The findings and deletions of a sweep; in a dry run, what it would have deleted.
 
-    `condemn_deferred_ids`: bytes that somebody wanted after all, or that another sweep is at.
-    `unproven_owners`: owners of old intents that have neither a lock nor a lock file; what they
-    intended stays. `needed_ids`: bytes that no session holds and that a record needs; they stay,
-    since a reference was lost.
+    `condemn_deferred_ids` are bytes that a put wanted after all, or that another sweep is deleting.
+    `unproven_owners` are owners of old intents that have neither a lock nor a lock file; their
+    intents stay. `needed_ids` are bytes that no holder keeps and that a record needs: a reference
+    was lost, so they stay.
     """
 
     dry_run: bool = False
@@ -96,11 +99,14 @@ def intent_is_dead(
     cutoff: int,
     proven_dead: Callable[[str], bool],
 ) -> bool:
-    """An intent dies if it is old and all who hold it, if any do, are proven dead."""
+    """Return True if an intent is at or before the cutoff and all its holders are proven dead.
+
+    Without holders, its age is enough.
+    """
     return intent.intent_at_epoch_ms <= cutoff and all(map(proven_dead, holders))
 
 
-# Collection: which bytes nobody alive holds, and how they go without a put losing them.
+# The sweep: it deletes what no living holder keeps, and no put can lose its bytes to it.
 
 
 _POLICY = ReclaimPolicy()
@@ -109,7 +115,7 @@ _Item = TypeVar("_Item")
 
 
 class Reclaimable(Protocol):
-    """A store whose bytes can be collected: its rows, its blobs, and who its owners are."""
+    """A store whose bytes can be collected: its rows, its blobs and its owners."""
 
     @property
     def blobs(self) -> Blobs: ...
@@ -121,23 +127,26 @@ class Reclaimable(Protocol):
         """Return milliseconds since 1970."""
 
     def looking(self) -> contextlib.AbstractContextManager[ManifestRows | None]:
-        """Look at the rows in one state; None if there are none yet."""
+        """Read the rows in one state; None if there are none yet."""
 
     def changing(self, *, forced: bool) -> contextlib.AbstractContextManager[ManifestRows]:
-        """Change rows in a transaction. A forced one is on the disk, if there is one."""
+        """Change rows in a transaction.
+
+        A forced one is on the disk when it ends, if there is a disk.
+        """
 
     def staged_files(self) -> Iterable[tuple[str, Path]]:
-        """Go through the files in staging, each with its owner."""
+        """Yield the files in staging, each with its owner."""
 
     def chunks(self, id: str) -> Chunks:
-        """Read an attachment, checked."""
+        """Read an attachment, checked against its digest."""
 
     def scrub(self) -> None:
-        """Take deleted bytes out of what was written, as far as no reader still needs it."""
+        """Remove deleted bytes from logs too, as far as no reader still needs them."""
 
 
 class CollectableAttachments(Attachments, Reclaimable, Protocol):
-    """Attachments that can be collected by whoever holds some of them."""
+    """Attachments that a holder of some of them can also collect."""
 
 
 def reclaim(
@@ -147,10 +156,11 @@ def reclaim(
     dry_run: bool = False,
     needed: Callable[[], Collection[str]] | None = None,
 ) -> ReclaimReport:
-    """Delete what nobody alive holds. Raises `ReclamationRefused`, with what was found so far.
+    """Delete the attachments that no living holder keeps, and return a report.
 
-    `needed` gives the ids that records name. It is asked only if something is to be deleted, and
-    what it gives stays, although no session holds it.
+    `needed` returns the ids that records name. It is called only if something is to be deleted, and
+    its ids stay, although no holder keeps them. Raise `ReclamationRefused`, with the report so far,
+    if the manifest cannot be read or nothing is held.
     """
     sweep = Sweep(attachments, policy=policy, dry_run=dry_run, needed=needed)
     for _ in sweep.steps():
@@ -159,10 +169,10 @@ def reclaim(
 
 
 def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimReport:
-    """Delete bytes that their holder has just let go of, however young, unless a row names them.
+    """Delete bytes that their holder has just released, of any age, unless a row names them.
 
-    For what is replaced again and again. The caller took its own row out, so that nothing has to be
-    proven about the others, and nothing else is looked at; what it leaves is there for a sweep.
+    This is for attachments that are replaced again and again. The caller removed its own row, so no
+    owner has to be proven dead. Other bytes are not looked at; a sweep finds them.
     """
     sweep = Sweep(attachments, forgotten=ids)
     for _ in sweep.forgotten_steps():
@@ -171,7 +181,10 @@ def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimRe
 
 
 class Sweep:
-    """One collection. It is an owner of its own: what it left half done is then a dead owner's."""
+    """One collection.
+
+    It is an owner of its own, so a sweep that was interrupted is a dead owner's.
+    """
 
     def __init__(
         self,
@@ -196,14 +209,17 @@ class Sweep:
         self._dead: dict[str, bool] = {}
 
     def steps(self) -> Iterator[str]:
-        """Do the work, stopping wherever something else could happen."""
+        """Do the work, and yield wherever another process could act.
+
+        Raise `ReclamationRefused` as `reclaim` does.
+        """
         self._cutoff = self._attachments.clock() - self._policy.grace_period_ms
         candidates = self._candidates()
         if self._dry_run:
             self._count_orphans()
             return
         yield "looked"
-        with self._owning():
+        with self._as_owner():
             for start in range(0, len(candidates), self._group):
                 yield from self._reclaim(candidates[start : start + self._group])
             self._forget_dead_intents()
@@ -214,12 +230,12 @@ class Sweep:
             self._attachments.scrub()
 
     def forgotten_steps(self) -> Iterator[str]:
-        """The same work, on the bytes that were forgotten and on no others."""
-        with self._owning():
+        """Do the same work on the forgotten bytes and on no others."""
+        with self._as_owner():
             yield from self._reclaim(self._forgotten)
 
     @contextlib.contextmanager
-    def _owning(self) -> Iterator[None]:
+    def _as_owner(self) -> Iterator[None]:
         owner = self._attachments.owners.hold()
         self._id = owner.id
         done = False
@@ -229,20 +245,20 @@ class Sweep:
         finally:
             owner.release(remove=done)
 
-    # -- who is alive --------------------------------------------------------------------------
+    # -- living holders ------------------------------------------------------------------------
 
     def _candidates(self) -> list[str]:
-        """The blobs that nobody alive holds, as far as a look can tell."""
+        """Return the ids of blobs that no living holder keeps, as far as this look can tell."""
         try:
             with self._attachments.looking() as rows:
-                alive, dead = (set(), []) if rows is None else self._sorted_out(rows)
+                alive, dead = (set(), []) if rows is None else self._split_by_life(rows)
         except (AttachmentError, LedgerCorrupt) as error:
             self.report.root_enumeration_failure = str(error)
             raise ReclamationRefused(
                 why=f"who holds what cannot be read: {error}", report=self.report
             ) from error
         if not alive and self._policy.empty_root_set is EmptyRootSet.REFUSE:
-            # Files without a row too: that is how they look when the ledger's file was lost.
+            # Count files without a row too: a store looks like that if its ledger file was lost.
             stored = len(dead) + len(self._files_without_row())
             if stored:
                 raise ReclamationRefused(
@@ -257,7 +273,7 @@ class Sweep:
         return [blob.id for blob in dead]
 
     def _is_needed(self, id: str) -> bool:
-        """Return whether a record names bytes, though no session holds them. Noted if so."""
+        """Return True if a record names bytes that no holder keeps, and note that in the report."""
         if self._needed is None:
             return False
         if self._needed_ids is None:
@@ -268,8 +284,8 @@ class Sweep:
             self.report.needed_ids.append(id)
         return True
 
-    def _sorted_out(self, rows: ManifestRows) -> tuple[set[str], list[Blob]]:
-        """What somebody alive holds, and the blobs that nobody does."""
+    def _split_by_life(self, rows: ManifestRows) -> tuple[set[str], list[Blob]]:
+        """Return the ids that living holders keep, and the blobs that none does."""
         # Every row is read, also those of other blobs: one that cannot be read may be a reference
         # to anything.
         alive = {each.intent.attachment_id for each in rows.references() if self._lives(rows, each)}
@@ -290,7 +306,7 @@ class Sweep:
 
     def _is_dead(self, rows: ManifestRows, blob: Blob) -> bool:
         if blob.state == DELETING:
-            # Another sweep's. If that one is gone, this is what it left.
+            # Another sweep is deleting it. If that sweep is dead, this one takes over.
             return blob.sweep is None or self._proven_dead(blob.sweep)
         held = list(rows.references(id=blob.id))
         if blob.id in self._forgotten:
@@ -300,7 +316,10 @@ class Sweep:
         return not any(self._lives(rows, each) for each in held)
 
     def _proven_dead(self, owner: str) -> bool:
-        """AskedRun once: who is dead stays dead, and who lived a moment ago is left alone."""
+        """Return True if an owner is proven dead. Each owner is asked about once.
+
+        A dead owner stays dead, and one that lived a moment ago is left alone in this sweep.
+        """
         if owner not in self._dead:
             self._dead[owner] = self._attachments.owners.proven_dead(owner)
             if not self._dead[owner] and not self._attachments.owners.knows(owner):
@@ -327,7 +346,7 @@ class Sweep:
                     rows.mark(id, state=CONDEMNED, sweep=self._id)
 
     def _execute(self, ids: Sequence[str]) -> list[Blob]:
-        """Carry out the sentences that still stand: rows go at once, files are marked as going."""
+        """Carry out the deletions that still apply: delete rows at once, mark files as going."""
         going: list[Blob] = []
         # Forced: else a power cut could undo the mark and not the unlink that follows it.
         with self._attachments.changing(forced=True) as rows:
@@ -353,7 +372,7 @@ class Sweep:
         return (sentenced or blob.state == DELETING) and self._is_dead(rows, blob)
 
     def _unlink(self, blobs: Sequence[Blob]) -> Iterator[str]:
-        """Take files away, then their rows. Whoever wants one in between waits."""
+        """Delete files, then their rows. A put of the same bytes in between waits."""
         gone = []
         for blob in blobs:
             try:
@@ -381,14 +400,14 @@ class Sweep:
         self.report.reclaimed_bytes += sum(blob.byte_len for blob in blobs)
 
     def _forget_dead_intents(self) -> None:
-        """Rows of the dead whose bytes others hold, or never came."""
+        """Delete the intents of dead owners whose bytes others hold, or never came."""
         with self._attachments.changing(forced=False) as rows:
-            for each in rows.uncommitted(self._cutoff):
+            for each in rows.uncommitted_references(self._cutoff):
                 if not self._lives(rows, each):
                     rows.forget(each.intent.session_id, each.intent.attachment_id)
                     self.report.swept_intent_count += 1
 
-    # -- what no row names ---------------------------------------------------------------------
+    # -- files without a row -------------------------------------------------------------------
 
     def _remove_orphans(self) -> Iterator[str]:
         for path in self._orphans_in_staging():
@@ -408,8 +427,13 @@ class Sweep:
             self.report.orphan_file_count += self.report.reclaimed_count - before
 
     def _mark_orphans(self, ids: Sequence[str]) -> list[Blob]:
-        """Give files the row of one that is going, unless somebody is about to give them theirs."""
-        sizes = self._listed(lambda: [(id, self._attachments.blobs.size(id) or 0) for id in ids])
+        """Give files without a row the row of a blob that is going.
+
+        A file that an intent names by now is left alone.
+        """
+        sizes = self._list_or_note(
+            lambda: [(id, self._attachments.blobs.size(id) or 0) for id in ids]
+        )
         marked = []
         with self._attachments.changing(forced=True) as rows:
             for id, size in sizes:
@@ -420,7 +444,7 @@ class Sweep:
         return marked
 
     def _orphans_in_staging(self) -> list[Path]:
-        return self._listed(
+        return self._list_or_note(
             lambda: [
                 path for owner, path in self._attachments.staged_files() if self._proven_dead(owner)
             ]
@@ -438,10 +462,10 @@ class Sweep:
                     if rows.blob_of(id) is None and not list(rows.references(id=id))
                 ]
 
-        return self._listed(found)
+        return self._list_or_note(found)
 
-    def _listed(self, listing: Callable[[], list[_Item]]) -> list[_Item]:
-        """A directory that cannot be listed is a failure to name, not a reason to stop."""
+    def _list_or_note(self, listing: Callable[[], list[_Item]]) -> list[_Item]:
+        """Return a listing, or nothing if it fails: the failure is noted and does not stop."""
         try:
             return listing()
         except AttachmentIoFailed as error:
@@ -454,21 +478,23 @@ class Sweep:
         self.report.orphan_file_count = len(orphans)
 
     def _bury(self) -> None:
-        """Remove the lock files of the dead whom nothing names any more."""
+        """Remove the lock files of dead owners that nothing names any more."""
         owners = self._attachments.owners
-        staged = self._listed(lambda: [owner for owner, _ in self._attachments.staged_files()])
+        staged = self._list_or_note(
+            lambda: [owner for owner, _ in self._attachments.staged_files()]
+        )
         with self._attachments.looking() as rows:
             named = {*staged, *(() if rows is None else rows.named_owners())}
-        for owner in self._listed(owners.ids):
+        for owner in self._list_or_note(owners.ids):
             if owner not in named:
                 owners.bury(owner)
 
 
-# Whether every committed reference has its bytes, and whether they are the ones that were put.
+# Verification: every committed reference has its bytes, and they are the ones that were put.
 
 
 class BadAttachment(msgspec.Struct, frozen=True, kw_only=True):
-    """An attachment that somebody holds and nobody can have, and why."""
+    """An attachment that is held and cannot be read, with the reason."""
 
     id: str
     sessions: tuple[str, ...]
@@ -476,7 +502,7 @@ class BadAttachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read again. Each blob is read once, however many hold it.
+    """The result of reading held blobs again. Each is read once, however many hold it.
 
     `damage` is what SQLite finds wrong with the file, and which records cannot be read.
     """
@@ -490,7 +516,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify_attachments(attachments: Reclaimable, *, session_id: str | None = None) -> VerifyReport:
-    """Read the bytes of every committed reference, of one session or of all."""
+    """Read the bytes of every committed reference, of one holder or of all, and report bad ones."""
     holders: dict[str, list[str]] = {}
     lengths: dict[str, set[int]] = {}
     with attachments.looking() as rows:

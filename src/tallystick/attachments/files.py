@@ -1,11 +1,11 @@
-"""Large attachments, each a file of its own under its digest.
+"""Keep large attachments, each in a file of its own named by its digest.
 
     <root>/ab/abcd…            an attachment, whole: it came here by a rename, never by writing
-    <root>/staging/<owner>.<n> bytes on their way in; whose they are is in the name
+    <root>/staging/<owner>.<n> bytes on their way in, with their owner in the name
     <root>/owners/<owner>.lock held by a living owner (`tallystick.storage.owner`)
 
-Written, forced, renamed, and the directory forced: in this order a final name never stands for a
-part, also after a power cut.
+A file is written, forced, renamed, and then its directory is forced: in this order a final name
+never stands for a part, also after a power cut.
 """
 
 from __future__ import annotations
@@ -39,12 +39,16 @@ _numbers = itertools.count()
 
 
 class BlobFiles:
-    """The directory of one ledger's large attachments. Made private, when the first one comes."""
+    """The directory of one ledger's large attachments.
+
+    It is made private, with the first of them.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, id: str) -> Path:
+        """Return the path of an attachment. Raise `AttachmentNotFound` if the id is no digest."""
         if not is_digest(id):
             raise AttachmentNotFound(id=id)
         return self.root / id[:2] / id
@@ -52,9 +56,10 @@ class BlobFiles:
     def write(
         self, chunks: Iterable[bytes | memoryview], *, owner: str, in_memory: bool = False
     ) -> tuple[Path, str, int]:
-        """Write bytes to a file in staging and force it. Returns it, their digest and length.
+        """Write bytes to a file in staging and force it. Return the file, their digest and length.
 
-        `in_memory`: the caller has all of them in memory anyway, so that keeping pieces is free.
+        With `in_memory`, the caller has all of them in memory anyway, so that keeping pieces is
+        free. Raise `AttachmentIoFailed` if the system fails; the file is then removed.
         """
         folder = self.root / _STAGING
         path = folder / f"{owner}.{next(_numbers)}"
@@ -74,7 +79,10 @@ class BlobFiles:
         return path, digest, length
 
     def put(self, id: str, source: Path | bytes) -> None:
-        """Give a staged file its final name, also over one that is there: that mends it."""
+        """Give a staged file its final name, also over one that is there: that repairs it.
+
+        Bytes are staged first. Raise `AttachmentIoFailed` if the system fails.
+        """
         if isinstance(source, bytes):
             source, _, _ = self.write([source], owner=new_id(), in_memory=True)
         path = self.path(id)
@@ -86,18 +94,19 @@ class BlobFiles:
             raise AttachmentIoFailed.of(path, error) from error
 
     def open(self, id: str, start: int = 0, length: int | None = None) -> FileReader:
+        """Open an attachment, or a part of it. Raise `AttachmentNotFound` if it is not there."""
         return FileReader(self.path(id), id=id, start=start, length=length)
 
     @contextlib.contextmanager
     def local(self, id: str) -> Iterator[Path]:
-        """Have the file itself: it is on this machine, and what is mapped outlives its name."""
+        """Give the path of the file while inside. What is mapped outlives the name of the file."""
         path = self.path(id)
         if self.size(id) is None:
             raise AttachmentNotFound(id=id)
         yield path
 
     def size(self, id: str) -> int | None:
-        """How long the file is, None if there is none."""
+        """Return the length of the file in bytes, None if there is none."""
         path = self.path(id)
         try:
             return path.stat().st_size
@@ -107,7 +116,7 @@ class BlobFiles:
             raise AttachmentIoFailed.of(path, error) from error
 
     def remove(self, id: str) -> None:
-        """Unlink an attachment. Those who read it now can go on to its end."""
+        """Unlink an attachment. Processes that read it now can read on to its end."""
         path = self.path(id)
         try:
             path.unlink(missing_ok=True)
@@ -115,7 +124,7 @@ class BlobFiles:
             raise AttachmentIoFailed.of(path, error) from error
 
     def ids(self) -> Iterator[str]:
-        """Every final name there is, with or without a row."""
+        """Yield every final name there is, with or without a row."""
         for folder in sorted(self._entries(self.root)):
             if len(folder) == 2:
                 for name in sorted(self._entries(self.root / folder)):
@@ -123,7 +132,7 @@ class BlobFiles:
                         yield name
 
     def staged(self) -> Iterator[tuple[str, Path]]:
-        """Every file in staging, with its owner."""
+        """Yield every file in staging, with its owner."""
         folder = self.root / _STAGING
         for name in sorted(self._entries(folder)):
             yield name.partition(".")[0], folder / name
@@ -140,14 +149,14 @@ class BlobFiles:
 class FileReader:
     """Reads a file, or a part of it.
 
-    It is open from the start, so that a sweep cannot take it away in the middle.
+    It is open from the start, so that a sweep cannot remove it in the middle.
     """
 
     def __init__(self, path: Path, *, id: str, start: int, length: int | None) -> None:
         self._path = path
         self._left = length
         try:
-            # Nonblocking: a pipe in the place of the file would wait for its writer for ever.
+            # Nonblocking: opening a pipe in the place of the file would wait for its writer.
             self._descriptor = os.open(
                 path, os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW | system.NONBLOCK
             )
@@ -202,7 +211,7 @@ class _Follower:
         self._thread = threading.Thread(target=self._follow, name="attachment-digest", daemon=True)
         self._thread.start()
 
-    def wrote(self, piece: bytes | memoryview) -> None:
+    def note_written(self, piece: bytes | memoryview) -> None:
         with self._changed:
             if self._handed_max is None or len(self._handed) < self._handed_max:
                 self._handed.append((self._written, piece))
@@ -241,6 +250,10 @@ class _Follower:
 def _write_hashed(
     descriptor: int, chunks: Iterable[bytes | memoryview], *, in_memory: bool
 ) -> tuple[str, int]:
+    """Write pieces to an open file and force it. Return their digest and their length.
+
+    Above 2 MiB, a thread computes the digest of the rest (`_Follower`).
+    """
     hashed = hashlib.sha256()
     length = flushed = 0
     handed_max = None if in_memory else _HANDED_MAX
@@ -250,7 +263,7 @@ def _write_hashed(
             _write_all(descriptor, chunk)
             length += len(chunk)
             if follower is not None:
-                follower.wrote(chunk)
+                follower.note_written(chunk)
             else:
                 hashed.update(chunk)
                 if length >= _FOLLOWED_BYTES_MIN:
@@ -268,7 +281,10 @@ def _write_hashed(
 
 
 def _start_writing_back(descriptor: int, start: int, count: int) -> None:
-    """Have the disk begin now what the end will wait for. Pages that are dirty stay in memory."""
+    """Start writing pages to the disk now, so that the `fsync` at the end has less to wait for.
+
+    Dirty pages stay in memory.
+    """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, count, os.POSIX_FADV_DONTNEED)
 

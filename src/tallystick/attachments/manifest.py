@@ -1,15 +1,15 @@
-"""The rows that say which bytes are kept and who holds them, and the fence of a sweep.
+"""Define the rows that say which bytes are kept and who holds them, and the fence of a sweep.
 
 The fence. A blob is free, condemned by a sweep, or being deleted by one. Each change of state is
 one transaction, and so is each look at who holds the blob; whichever comes first wins:
 
     free --sweep, nobody alive holds it--> condemned --same sweep, still nobody--> deleting --> gone
-    condemned --an intent or a commit--> free    the sweep finds its sentence revoked, and defers
+    condemned --an intent or a commit--> free    the sweep finds that, and leaves the blob
     deleting --an intent--> wait, then put anew  the sweep cannot be stopped, only outlasted
 
 Deleting exists because a file cannot be unlinked inside a transaction. Small blobs are rows: theirs
 is deleted in the transaction that looks, and an intent never has to wait for one. A sweep that died
-while deleting is as good as done: its blob counts as gone, and whoever puts it next writes it anew.
+while deleting counts as finished: its blob counts as gone, and the next put writes it anew.
 """
 
 from __future__ import annotations
@@ -46,19 +46,22 @@ class ManifestRows(Protocol):
         """Return the row of some bytes."""
 
     def blobs(self) -> Iterator[Blob]:
-        """Go through every blob, in the order of their ids."""
+        """Yield every blob, in the order of their ids."""
 
     def data(self, id: str) -> bytes | None:
-        """Return the bytes of a small blob. None if it has none, or is not there."""
+        """Return the bytes of a small blob.
+
+        None if the blob is not there, or its bytes are in a file.
+        """
 
     def keep_inline(self, id: str, data: bytes, *, now: int) -> None:
-        """Store a small blob. It takes the place of a damaged one, and of a file that is going."""
+        """Store a small blob. It replaces a damaged one, and a file that is going."""
 
     def keep_file(self, id: str, byte_len: int, *, now: int) -> None:
-        """Note that the bytes of a blob are among the large ones, whole and forced."""
+        """Note that the bytes of a blob are in the store of large ones, whole and forced."""
 
     def mark(self, id: str, *, state: int, sweep: str | None) -> None:
-        """Put a blob into a state, in the hands of a sweep."""
+        """Put a blob into a state, under the id of a sweep."""
 
     def revoke(self, id: str) -> None:
         """Take a condemned blob away from its sweep."""
@@ -66,13 +69,19 @@ class ManifestRows(Protocol):
     def drop_blob(self, id: str) -> None:
         """Delete the row of a blob, with the bytes of a small one."""
 
-    # -- who holds them ------------------------------------------------------------------------
+    # -- holders -------------------------------------------------------------------------------
 
     def upsert(self, intent: Intent, ref: AttachmentRef) -> None:
-        """Insert the row of an intent. One that is there keeps its time; this owner joins it."""
+        """Insert the row of an intent.
+
+        A row that is there keeps its time, and gets this owner too.
+        """
 
     def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-        """Stamp a session's rows. Returns the ids that it holds and whose bytes are there."""
+        """Mark a holder's rows as committed.
+
+        Return the ids that it holds and whose bytes are there.
+        """
 
     def insert_committed(
         self, session_id: str, blobs: Sequence[tuple[AttachmentRef, bytes]], *, now: int
@@ -80,25 +89,25 @@ class ManifestRows(Protocol):
         """Insert intents, small blobs and commits at once."""
 
     def forget(self, session_id: str, id: str | None) -> None:
-        """Delete one row of a session, or all of them."""
+        """Delete one row of a holder, or with `id` None all of them."""
 
     def references(
         self, *, session_id: str | None = None, id: str | None = None
     ) -> Iterator[Reference]:
-        """Go through rows in the order they came: of a session, of a blob, of both, or all."""
+        """Yield rows in the order they came: of a holder, of a blob, of both, or all."""
 
-    def uncommitted(self, cutoff: int) -> list[Reference]:
+    def uncommitted_references(self, cutoff: int) -> list[Reference]:
         """Return the intents of the cutoff or before that were not committed, oldest first."""
 
     def holders(self, intent: Intent) -> list[str]:
-        """Return everyone whose life keeps an intent alive. Nobody: it has its age only."""
+        """Return the owners whose life keeps an intent alive. Without any, only its age does."""
 
     def named_owners(self) -> set[str]:
         """Return every owner whose life or death still matters to a row."""
 
 
 class MemoryManifest:
-    """The rows in memory. What is changed is replaced, so that a copy of them is a state."""
+    """The rows in memory. A change replaces them, so that a shallow copy is a state."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, tuple[Blob, bytes | None]] = {}
@@ -107,7 +116,7 @@ class MemoryManifest:
 
     @contextlib.contextmanager
     def undone_if_it_fails(self) -> Iterator[None]:
-        """Put the rows back to what they were if what is inside raises."""
+        """Restore the rows if the block raises."""
         before = dict(self._blobs), dict(self._references), dict(self._further)
         try:
             yield
@@ -209,7 +218,7 @@ class MemoryManifest:
             ]
         )
 
-    def uncommitted(self, cutoff: int) -> list[Reference]:
+    def uncommitted_references(self, cutoff: int) -> list[Reference]:
         found = [
             row
             for row in self._references.values()

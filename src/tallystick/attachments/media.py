@@ -1,11 +1,11 @@
-"""What bytes are, from their first bytes: signatures, text or not, and the size of an image.
+"""Detect the media type of bytes from their first bytes, and the size of an image.
 
-Headers are read, pixels never. Whatever a header claims is a claim: a size of nothing, or of more
-than a picture has, is no size.
+Headers are read, pixels never. The size in a header is a claim: zero, or more than a picture can
+have, is no size.
 
-What a caller declares stands unless the bytes show another type. Bytes show a type by a signature,
-or by being text under a name that only binary files have. Bytes that show nothing contradict
-nobody: most formats have no signature that is known here.
+A type that a caller declares stands unless the bytes show another. Bytes show a type by a
+signature, or by being text under a name that only binary files have. Other bytes contradict no
+declaration: most formats have no signature that is known here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tallystick.attachments.port import NOTHING_DECLARED, Declared
 from tallystick.core.errors import InvalidLimit, InvalidName
 from tallystick.core.records import AttachmentRef
 
-# As much as is looked at. A JPEG says its size behind its thumbnails, which take up to 64 KiB each.
+# The bytes that are read. A JPEG has its size after its thumbnails, of up to 64 KiB each.
 HEAD_BYTES = 256 << 10
 SIDE_MAX = 65_535
 _PIXELS_MAX = 1 << 28
@@ -52,7 +52,7 @@ _SIGNATURES = (
 )
 _ANY_SIGNATURE = tuple(signature for signature, _ in _SIGNATURES)
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-# Many formats are one of these inside; a more telling declaration is not contradicted by them.
+# Many formats are one of these inside, so these do not contradict another declaration.
 _CONTAINERS = frozenset({"application/zip", "application/gzip", "audio/ogg"})
 _BINARY_ONLY = frozenset({*(kind for _, kind in _SIGNATURES), *_RIFF.values()})
 # Of the control characters, text has tab, line feed, form feed, carriage return and escape.
@@ -62,7 +62,10 @@ _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def canonical_media_type(given: str) -> str:
-    """One spelling of a media type: lower case, no parameters, its registered name."""
+    """Return a media type in one spelling: lower case, no parameters, its registered name.
+
+    Raise `InvalidName` if the text is no media type.
+    """
     plain = given.split(";", 1)[0].strip().lower()
     if not _TYPE.fullmatch(plain):
         raise InvalidName(what="media type", given=given, why="a media type looks like text/plain")
@@ -72,7 +75,10 @@ def canonical_media_type(given: str) -> str:
 def described(
     *, id: str, byte_len: int, head: bytes, declared: Declared = NOTHING_DECLARED
 ) -> AttachmentRef:
-    """The reference to bytes of which `head` is the beginning, or all."""
+    """Return the reference to bytes of which `head` is the beginning, or all.
+
+    Raise `InvalidName` or `InvalidLimit` for a label, media type or size that may not be declared.
+    """
     _check_label(declared.label)
     for field, side in (("width", declared.width), ("height", declared.height)):
         _check_side(field, side)
@@ -92,7 +98,7 @@ def described(
 
 
 def sniffed(head: bytes, *, whole: bool) -> str:
-    """The media type that the first bytes show. JSON is told only from all of it."""
+    """Return the media type that the first bytes show. JSON is detected only if `whole` is True."""
     if head.startswith(_ANY_SIGNATURE):
         return next(kind for signature, kind in _SIGNATURES if head.startswith(signature))
     if head[:4] == b"RIFF" and head[8:12] in _RIFF:
@@ -105,7 +111,7 @@ def sniffed(head: bytes, *, whole: bool) -> str:
 
 
 def image_size(head: bytes) -> tuple[int, int] | None:
-    """Width and height, if the header has them and they can be a picture's."""
+    """Return width and height, or None if the header has none that a picture can have."""
     try:
         size = _claimed_size(head)
     except (struct.error, IndexError):
@@ -117,9 +123,9 @@ def image_size(head: bytes) -> tuple[int, int] | None:
 
 def _claimed_size(head: bytes) -> tuple[int, int] | None:
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _unpacked(">II", head, 16) if head[12:16] == b"IHDR" else None
+        return _two_numbers(">II", head, 16) if head[12:16] == b"IHDR" else None
     if head.startswith((b"GIF87a", b"GIF89a")):
-        return _unpacked("<HH", head, 6)
+        return _two_numbers("<HH", head, 6)
     if head.startswith(b"\xff\xd8\xff"):
         return _jpeg_size(head)
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
@@ -128,7 +134,10 @@ def _claimed_size(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(head: bytes) -> tuple[int, int] | None:
-    """Walk from segment to segment: every one has its length, so this ends with the head."""
+    """Return the size in the header.
+
+    Each segment has its length, so the walk ends with the head.
+    """
     at = 2
     while True:
         if head[at] != 0xFF:
@@ -139,7 +148,7 @@ def _jpeg_size(head: bytes) -> tuple[int, int] | None:
         elif kind in _JPEG_BARE:
             at += 2
         elif kind in _JPEG_SIZES:
-            height, width = _unpacked(">HH", head, at + 5)
+            height, width = _two_numbers(">HH", head, at + 5)
             return width, height
         elif kind in (0xD9, 0xDA):  # the end, or the pixels: no size came before them
             return None
@@ -159,12 +168,12 @@ def _webp_size(head: bytes) -> tuple[int, int] | None:
         bits = int.from_bytes(_at(head, 21, 4), "little")
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     if form == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
-        width, height = _unpacked("<HH", head, 26)
+        width, height = _two_numbers("<HH", head, 26)
         return width & 0x3FFF, height & 0x3FFF
     return None
 
 
-def _unpacked(form: str, head: bytes, at: int) -> tuple[int, int]:
+def _two_numbers(form: str, head: bytes, at: int) -> tuple[int, int]:
     first, second = struct.unpack_from(form, head, at)
     return first, second
 

@@ -1,4 +1,4 @@
-"""Attachments in memory: for tests, and for runs that nobody needs afterwards."""
+"""Keep attachments in memory: for tests, and for runs whose results are not needed afterwards."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class MemoryAttachments(StoredAttachments):
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool) -> Iterator[None]:
-        """Make one transaction: all of it or nothing, and nobody else sees half of it."""
+        """Make one transaction: all of it or nothing, and no other thread sees half of it."""
         with self.changing(forced=forced):
             yield None
 
@@ -112,12 +112,14 @@ class MemoryAttachments(StoredAttachments):
         with self._turn, self._rows.undone_if_it_fails():
             yield self._rows
 
-    def joined(self, within: Transaction) -> contextlib.AbstractContextManager[MemoryManifest]:
-        # A transaction around it has the turn, and undoes this with the rest.
+    def changing_within(
+        self, within: Transaction
+    ) -> contextlib.AbstractContextManager[MemoryManifest]:
+        # An outer transaction of this thread has the lock, and undoes this with the rest.
         return self.changing(forced=False)
 
     def scrub(self) -> None:
-        """Do nothing: what was deleted is nowhere any more."""
+        """Do nothing: deleted bytes are not kept anywhere."""
 
     def staged_files(self) -> Iterable[tuple[str, Path]]:
         return ()
@@ -133,7 +135,7 @@ class MemoryAttachments(StoredAttachments):
 
 
 class NoManifest:
-    """A manifest that stays empty, for bytes that nobody collects."""
+    """A manifest that stays empty, for bytes that are never collected."""
 
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None

@@ -1,11 +1,11 @@
-"""What attachments are, what keeps them promises, and what can go wrong with them.
+"""Define attachments, the ports of their stores, and their errors.
 
 Rule 1: an attachment is named by the lowercase hex SHA-256 of its bytes, and nothing else names it.
-Rule 2: what it is called and what it is taken for belong to a reference, never to the bytes: two
-sessions may hold the same bytes under two labels.
-Rule 3: an intent is on record before bytes appear under their name. A reference is committed in the
-transaction of the event that makes it reachable.
-Rule 4: bytes are read only by a session that holds them, and checked against their name.
+Rule 2: a label and a media type belong to a reference, never to the bytes: two holders may keep the
+same bytes under two labels.
+Rule 3: an attachment intent is recorded before bytes appear under their name. A reference is
+committed in the transaction of the event that makes it reachable.
+Rule 4: bytes are read only by a holder that keeps them, and checked against their name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tallystick.core.errors import BackendError, Facts, InvalidName, Refused
 from tallystick.core.records import AttachmentRef
 from tallystick.storage import transaction
 
-# What can go wrong with attachments, sorted as in `tallystick.core.errors`.
+# The errors of attachments, in the families of `tallystick.core.errors`.
 #
 #     BackendError
 #     └── AttachmentError           attachments, and not one of the kinds below
@@ -46,7 +46,7 @@ class AttachmentError(BackendError):
 
 
 class AttachmentCorrupt(Facts, AttachmentError):
-    """What is stored is not what was put."""
+    """Stored bytes, or a row, are not what was written."""
 
     code = "backend.attachment.corrupt"
     says = "attachment `{id}` is damaged: {why}; put the same bytes again"
@@ -66,6 +66,7 @@ class AttachmentIoFailed(Facts, AttachmentError):
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> AttachmentIoFailed:
+        """Return the error for a path that the system failed on."""
         return cls(path=str(path), source=error.strerror or str(error))
 
 
@@ -79,7 +80,7 @@ class AttachmentMetaMissing(Facts, AttachmentError):
 
 
 class AttachmentNotFound(Facts, AttachmentError):
-    """There are no such bytes. To a session that does not hold them it looks the same."""
+    """There are no such bytes. To a holder that does not keep them it looks the same."""
 
     code = "backend.attachment.not_found"
     says = "attachment `{id}` was not found"
@@ -98,6 +99,7 @@ class AttachmentSourceFailed(Facts, AttachmentError):
 
     @classmethod
     def of(cls, given: object, error: OSError) -> AttachmentSourceFailed:
+        """Return the error for a source that the system failed to read."""
         name = getattr(given, "name", None)
         return cls(
             name=name if isinstance(name, str) else "the source of an attachment",
@@ -116,11 +118,12 @@ class ManifestRecordFailed(AttachmentError):
 
     @classmethod
     def of_intent(cls, id: str, error: Exception) -> ManifestRecordFailed:
+        """Return the error for an attachment intent that could not be written."""
         return cls(f"failed to record attachment intent for `{id}`: {error}")
 
 
 class ReclamationInFlight(Facts, AttachmentError):
-    """A sweep is past the point where these bytes could be kept. They can be put afterwards."""
+    """A sweep is already deleting these bytes. They can be put again afterwards."""
 
     code = "backend.attachment.reclamation"
     says = "attachment `{id}` is being deleted by a sweep; put it again"
@@ -129,7 +132,7 @@ class ReclamationInFlight(Facts, AttachmentError):
 
 
 class ReclamationRefused(Facts, Refused):
-    """The sweep stopped before it deleted anything, since it cannot know what is alive.
+    """A sweep stopped before it deleted anything, because it cannot know what is alive.
 
     `report` is what was found until then.
     """
@@ -141,7 +144,7 @@ class ReclamationRefused(Facts, Refused):
     report: object
 
 
-# What attachments are, and what keeps them promises.
+# Attachments, and the ports of the stores that keep them.
 
 
 CHUNK_BYTES = 1 << 20
@@ -155,25 +158,26 @@ Transaction = transaction.Transaction | None
 
 
 class DurabilityTier(enum.StrEnum):
-    """What a recorded effect may rely on."""
+    """The durability of attachments that a recorded effect may rely on."""
 
     INLINE = "inline"
     DURABLE = "durable"
 
 
 class Persistence(enum.StrEnum):
-    """Whether bytes outlive the process. The contract suite proves a claim of `DURABLE`."""
+    """The lifetime of bytes: that of the process, or longer. A contract test proves `DURABLE`."""
 
     EPHEMERAL = "ephemeral"
     DURABLE = "durable"
 
     @property
     def tier(self) -> DurabilityTier:
+        """The durability tier of this persistence."""
         return DurabilityTier.DURABLE if self is Persistence.DURABLE else DurabilityTier.INLINE
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller says of bytes: all of it optional, none of it believed against the bytes."""
+    """A caller's description of bytes: optional, and never believed against the bytes."""
 
     media_type: str | None = None
     width: int | None = None
@@ -185,7 +189,10 @@ NOTHING_DECLARED = Declared()
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """That a session is about to hold an attachment. Without `owner` nothing can prove it dead."""
+    """A write-ahead row: this holder is about to keep an attachment.
+
+    While the process `owner` may be alive, the row stays. Without an owner only its age counts.
+    """
 
     session_id: str
     attachment_id: str
@@ -194,11 +201,12 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def canonical_uri(self) -> str:
+        """The attachment as a URI, `sha256:` and its digest."""
         return f"sha256:{self.attachment_id}"
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the manifest: an intent, what it is about, and when it was committed."""
+    """A row of the manifest: an intent, its attachment, and the time of its commit or None."""
 
     intent: Intent
     ref: AttachmentRef
@@ -207,7 +215,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Staged:
-    """Bytes with a name that nobody can find by it yet.
+    """Bytes that are stored and have no name in the store yet.
 
     Small ones are `data`; large ones are a `blob`: a file on this machine, or bytes in memory.
     """
@@ -217,7 +225,7 @@ class Staged:
     blob: Path | bytes | None = None
 
     def discard(self) -> None:
-        """Let go of them. Harmless when they were kept, and twice."""
+        """Release the bytes, and remove their file. Harmless after they were kept, and twice."""
         self.data = None
         if isinstance(self.blob, Path):
             with contextlib.suppress(OSError):
@@ -226,7 +234,7 @@ class Staged:
 
 
 class BlobReader(Protocol):
-    """A blob that is open. What was opened can be read to its end, whoever removes it."""
+    """An open blob. It can be read to its end, even if it is removed meanwhile."""
 
     @property
     def byte_len(self) -> int:
@@ -234,48 +242,53 @@ class BlobReader(Protocol):
 
     @property
     def where(self) -> str:
-        """Say where the bytes are, for messages."""
+        """The place of the bytes, for messages."""
 
     def read(self, size: int) -> bytes:
-        """Return at most so many bytes more; none at the end. Raises `AttachmentIoFailed`."""
+        """Return up to `size` more bytes, none at the end.
+
+        Raise `AttachmentIoFailed` if that fails.
+        """
 
     def close(self) -> None:
-        """Let go of it. Closing twice is harmless."""
+        """Close the blob. Closing twice is harmless."""
 
 
 class Blobs(Protocol):
     """Large bytes, each under its digest. Nothing else is known of them here.
 
-    They are never changed in place: a put of what is there puts the same bytes, or mends them.
+    They are never changed in place: a put over an existing blob puts the same bytes, or repairs
+    them.
     """
 
     def put(self, id: str, source: Path | bytes) -> None:
-        """Keep bytes, whole and durable before they can be found. A file that was staged is taken.
+        """Keep bytes, whole and durable before they can be found. A staged file is taken over.
 
-        That they have this digest is the caller's word. Raises `AttachmentIoFailed`.
+        The caller vouches for the digest. Raise `AttachmentIoFailed` if the bytes cannot be
+        written.
         """
 
     def open(self, id: str, start: int = 0, length: int | None = None) -> BlobReader:
-        """Open a blob, or a part of it. Raises `AttachmentNotFound`. Nothing is checked."""
+        """Open a blob, or a part of it, unchecked. Raise `AttachmentNotFound` if there is none."""
 
     def size(self, id: str) -> int | None:
-        """Return how long a blob is. None if there is none."""
+        """Return the length of a blob in bytes, None if there is none."""
 
     def remove(self, id: str) -> None:
-        """Remove a blob. One that is not there is removed already."""
+        """Remove a blob. It is harmless if there is none."""
 
     def ids(self) -> Iterator[str]:
-        """Go through the ids of all blobs in their order, with or without a row."""
+        """Yield the ids of all blobs in their order, with or without a row."""
 
     def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
-        """Have a blob in a file of this machine, to be mapped and never written, while inside.
+        """Give the path of a blob on this machine while inside, to be mapped and never written.
 
-        None where it is in memory anyway. What was mapped stays mapped outside too.
+        None if it is in memory anyway. What was mapped stays mapped outside too.
         """
 
 
 class Chunks(Protocol):
-    """Bytes, piece by piece. The last piece comes only when the digest of all of them is right."""
+    """Bytes, piece by piece. The last piece comes only if the digest of all of them is right."""
 
     def __iter__(self) -> Iterator[bytes]: ...
 
@@ -293,72 +306,82 @@ class Store(Protocol):
     def persistence(self) -> Persistence: ...
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
-        """Take bytes in, with bounded memory, and find out what they are."""
+        """Take in bytes, with bounded memory, and detect their media type and size."""
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
-        """Make staged bytes findable by their id. Bytes that are there already are there once."""
+        """Make staged bytes findable by their id. Bytes that are there already are stored once."""
 
     def chunks(self, id: str) -> Chunks:
-        """Read an attachment. That it is not there is told at once, damage before the end."""
+        """Read an attachment. If it is missing, that is raised at once; damage before the end.
+
+        Raise `AttachmentNotFound` or `AttachmentCorrupt`.
+        """
 
     def byte_len(self, id: str) -> int:
-        """How long an attachment is."""
+        """Return the length of an attachment in bytes.
+
+        Raise `AttachmentNotFound` if there is none.
+        """
 
 
 class Manifest(Protocol):
-    """Who intends to hold, and who holds, which attachment: one row for each session and id."""
+    """The holders of attachments, and those that are about to hold: a row per holder and id."""
 
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
     ) -> None:
-        """Insert a row unless it is there. Revokes the sentence of a sweep over those bytes."""
+        """Insert a row unless it is there, and withdraw a sweep's decision to delete those bytes.
+
+        If a sweep is deleting them, this waits for it. Raise `ReclamationInFlight` if that takes
+        too long, or at once inside the transaction `within`.
+        """
 
     def commit_refs(
         self, session_id: str, ids: Sequence[str], *, within: Transaction = None
     ) -> Sequence[str]:
-        """Stamp the rows of this session that have no stamp. Returns which of the ids it holds.
+        """Commit the rows of this holder that are not committed. Return which of the ids it holds.
 
-        A row that was swept is not made again.
+        A row that was swept is not inserted again.
         """
 
     def list_uncommitted(self, cutoff_epoch_ms: int) -> Sequence[Intent]:
-        """Intents of the cutoff or before that were not committed, oldest first."""
+        """Return the intents of the cutoff or before that were not committed, oldest first."""
 
     def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
-        """Take one session's row out. Nobody else's."""
+        """Delete the row of one holder, and no other row."""
 
     def references(
         self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
-        """Rows in the order they came: of a session, of an id, of both, or all there are."""
+        """Return rows in the order they came: of a holder, of an id, of both, or all there are."""
 
 
 class Attachments(Store, Manifest, Protocol):
     """A store and its manifest, which can be written together."""
 
     def clock(self) -> int:
-        """Milliseconds since 1970, for intents and commits."""
+        """Return milliseconds since 1970, for intents and commits."""
 
     def owner(self) -> str | None:
-        """Who the intents of this process belong to."""
+        """Return the owner of this process's intents, None if it has none."""
 
     def keep_committed(
         self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
     ) -> None:
-        """Intent, bytes and commit of staged bytes that are in memory, all at once."""
+        """Write intent, bytes and commit of staged bytes that are in memory, all at once."""
 
     def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
-        """Take all rows of a session out."""
+        """Delete all rows of a holder."""
 
     def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
-        """Have an attachment in a file of its own while inside; None if it has none."""
+        """Give the path of an attachment's own file while inside; None if it has none."""
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """One transaction over both."""
+        """Make one transaction over both."""
 
 
 def check_storage_id(id: str) -> str:
-    """Refuse what could be anything but one name in a directory, before a path is made of it."""
+    """Return an id that is safe as a file name. Raise `InvalidName` for any other."""
     if not 1 <= len(id) <= ID_CHARS_MAX:
         why = f"an id has 1 to {ID_CHARS_MAX} characters"
     elif not all(" " <= char <= "~" for char in id):
@@ -373,12 +396,18 @@ def check_storage_id(id: str) -> str:
 
 
 def is_digest(id: str) -> bool:
-    """Whether an id can be one of ours. Others are well-formed and never found."""
+    """Return True if an id is a digest. Other well-formed ids are never found.
+
+    Raise `InvalidName` for an id that is not safe as a file name.
+    """
     return _DIGEST.fullmatch(check_storage_id(id)) is not None
 
 
-def chunked(source: Source) -> Iterator[bytes | memoryview]:
-    """A source in pieces of at most `CHUNK_BYTES`, whatever its own pieces are."""
+def in_chunks(source: Source) -> Iterator[bytes | memoryview]:
+    """Yield a source in pieces of at most `CHUNK_BYTES`, whatever its own pieces are.
+
+    Raise `AttachmentSourceFailed` if the source cannot be read.
+    """
     if isinstance(source, bytes | bytearray | memoryview):
         yield from _pieces(source)
         return
@@ -387,7 +416,7 @@ def chunked(source: Source) -> Iterator[bytes | memoryview]:
         try:
             piece = next(pieces, None)
         except OSError as error:
-            # Told apart from the store's own: whoever reads this has to look elsewhere.
+            # An error of its own: the user has to look at the source and not at the store.
             raise AttachmentSourceFailed.of(source, error) from error
         if piece is None:
             return

@@ -1,7 +1,7 @@
-"""The tables of attachments, in the ledger's own file.
+"""Read and write the tables of attachments in the ledger's own file.
 
-They are made when the first attachment comes, beside those of the ledger and in no way of theirs:
-an older version of this package reads such a file as if they were not there.
+They are made with the first attachment. They are independent of the ledger's tables: an older
+version of this package reads such a file as if they were not there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SCHEMA = (
     "CREATE INDEX attachment_reference_blob ON attachment_reference (attachment_id)",
     """CREATE INDEX attachment_reference_open ON attachment_reference (intent_at)
         WHERE committed_at IS NULL""",
-    # Further owners of one intent: as long as one of them may live, it does.
+    # Further owners of one intent: it is alive as long as one of them may be.
     """CREATE TABLE attachment_holder (
         session_id TEXT NOT NULL, attachment_id TEXT NOT NULL, owner TEXT NOT NULL,
         PRIMARY KEY (session_id, attachment_id, owner)
@@ -54,8 +54,11 @@ _decode_ref = msgspec.json.Decoder(AttachmentRef).decode
 _encode_ref = msgspec.json.Encoder().encode
 
 
-def made(db: sqlite3.Connection, *, create: bool) -> bool:
-    """Whether the tables are there, after making them if told to."""
+def has_tables(db: sqlite3.Connection, *, create: bool) -> bool:
+    """Return True if the tables are there. With `create`, they are made if they are not.
+
+    Raise `AttachmentError` if another version wrote them.
+    """
     (found,) = db.execute(
         "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'attachment_format'"
     ).fetchone()
@@ -83,7 +86,10 @@ class SqliteManifest:
         return None if found is None else _as_blob(found)
 
     def upsert(self, intent: Intent, ref: AttachmentRef) -> None:
-        """Insert the row of an intent. One that is there keeps its time; this owner joins it."""
+        """Insert the row of an intent.
+
+        A row that is there keeps its time, and gets this owner too.
+        """
         key = (intent.session_id, intent.attachment_id)
         encoded = _encode_ref(ref)
         inserted = self._db.execute(
@@ -112,7 +118,7 @@ class SqliteManifest:
         )
 
     def keep_inline(self, id: str, data: bytes, *, now: int) -> None:
-        """Store a small blob. It takes the place of a damaged one, and of a file that is going."""
+        """Store a small blob. It replaces a damaged one, and a file that is going."""
         self._keep_inline_all([(id, len(data), now, FREE, data)])
 
     def _keep_inline_all(self, values: Sequence[tuple[str, int, int, int, bytes]]) -> None:
@@ -125,16 +131,16 @@ class SqliteManifest:
         )
 
     def keep_file(self, id: str, byte_len: int, *, now: int) -> None:
-        """Say that the file of a blob is there, whole and forced."""
+        """Note that the file of a blob is there, whole and forced."""
         self._db.execute(
             "REPLACE INTO attachment_blob VALUES (?, ?, ?, ?, NULL, NULL)",
             (id, byte_len, now, FREE),
         )
 
     def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-        """Stamp a session's rows that have no stamp. Returns the ids that it holds and has.
+        """Commit a holder's rows that are not committed. Return the ids that it holds and has.
 
-        Rows are stamped whether or not their bytes are there; who commits decides what that means.
+        Rows are committed whether or not their bytes are there; the caller decides what that means.
         """
         there = []
         for start in range(0, len(ids), _TOGETHER):
@@ -167,14 +173,14 @@ class SqliteManifest:
         *,
         now: int,
     ) -> None:
-        """Insert intents, small blobs and commits at once: nothing can part them."""
+        """Insert intents, small blobs and commits at once, so that none is without the others."""
         self._keep_inline_all([(ref.id, len(data), now, FREE, data) for ref, data in blobs])
         self._db.executemany(
             """INSERT INTO attachment_reference VALUES (?, ?, NULL, ?, ?, ?) ON CONFLICT DO UPDATE
             SET committed_at = ifnull(committed_at, excluded.committed_at), ref = excluded.ref""",
             [(session_id, ref.id, now, now, _encode_ref(ref)) for ref, _ in blobs],
         )
-        # A row that was an intent may have had further owners. Nobody asks for those any more.
+        # A row that was an intent may have had further owners. A commit makes them irrelevant.
         self._db.execute(
             """DELETE FROM attachment_holder WHERE session_id = ?1 AND attachment_id IN (
                 SELECT attachment_id FROM attachment_reference
@@ -184,7 +190,7 @@ class SqliteManifest:
         )
 
     def forget(self, session_id: str, id: str | None) -> None:
-        """Take out one row of a session, or all of them."""
+        """Delete one row of a holder, or with `id` None all of them."""
         where, key = "session_id = ?", [session_id]
         if id is not None:
             where, key = f"{where} AND attachment_id = ?", [session_id, id]
@@ -194,7 +200,7 @@ class SqliteManifest:
     def references(
         self, *, session_id: str | None = None, id: str | None = None
     ) -> Iterator[Reference]:
-        """Rows in the order they came: of a session, of a blob, of both, or all."""
+        """Yield rows in the order they came: of a holder, of a blob, of both, or all."""
         wanted = {"session_id": session_id, "attachment_id": id}
         chosen = {column: value for column, value in wanted.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
@@ -203,7 +209,7 @@ class SqliteManifest:
         )
         return map(_as_reference, rows)
 
-    def uncommitted(self, cutoff: int) -> list[Reference]:
+    def uncommitted_references(self, cutoff: int) -> list[Reference]:
         rows = self._db.execute(
             f"{_ROW} FROM attachment_reference WHERE committed_at IS NULL AND intent_at <= ? "
             "ORDER BY intent_at, rowid",
@@ -212,7 +218,7 @@ class SqliteManifest:
         return [_as_reference(row) for row in rows]
 
     def holders(self, intent: Intent) -> list[str]:
-        """Everyone whose life keeps an intent alive. Nobody: it has its age only."""
+        """Return the owners whose life keeps an intent alive. Without any, only its age does."""
         further = self._db.execute(
             "SELECT owner FROM attachment_holder WHERE session_id = ? AND attachment_id = ?",
             (intent.session_id, intent.attachment_id),
@@ -221,13 +227,16 @@ class SqliteManifest:
         return first + [owner for (owner,) in further]
 
     def mark(self, id: str, *, state: int, sweep: str | None) -> None:
-        """Put a blob into a state, in the hands of a sweep."""
+        """Put a blob into a state, under the id of a sweep."""
         self._db.execute(
             "UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id)
         )
 
     def data(self, id: str) -> bytes | None:
-        """Return the bytes of a small blob. None if it has none, or is not there."""
+        """Return the bytes of a small blob.
+
+        None if the blob is not there, or its bytes are in a file.
+        """
         found = self._db.execute(_DATA, (id,)).fetchone()
         return found[0] if found and isinstance(found[0], bytes) else None
 
@@ -235,11 +244,11 @@ class SqliteManifest:
         self._db.execute("DELETE FROM attachment_blob WHERE id = ?", (id,))
 
     def blobs(self) -> Iterator[Blob]:
-        """Every blob, in the order of their ids."""
+        """Yield every blob, in the order of their ids."""
         return map(_as_blob, self._db.execute(f"{_BLOB} ORDER BY id"))
 
     def named_owners(self) -> set[str]:
-        """Every owner whose life or death still matters to a row."""
+        """Return every owner whose life or death still matters to a row."""
         rows = self._db.execute(
             """SELECT owner FROM attachment_reference
             WHERE committed_at IS NULL AND owner IS NOT NULL
@@ -251,6 +260,7 @@ class SqliteManifest:
 
 
 def _as_blob(found: tuple[Any, ...]) -> Blob:
+    """Return the blob in a row. Raise `AttachmentCorrupt` if the row is damaged."""
     id, byte_len, stored_at, state, sweep, filed = found
     if not (
         _is_id(id)
@@ -264,6 +274,7 @@ def _as_blob(found: tuple[Any, ...]) -> Blob:
 
 
 def _as_reference(found: tuple[Any, ...]) -> Reference:
+    """Return the reference in a row. Raise `AttachmentCorrupt` if the row is damaged."""
     session_id, id, owner, intent_at, committed_at, encoded = found
     try:
         ref = _decode_ref(encoded)

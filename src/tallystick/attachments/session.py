@@ -1,7 +1,8 @@
-"""What one session does with attachments: put, commit, read what it holds, and let go.
+"""Give one holder its attachments: put, commit, read what it holds, and release.
 
-A put is an intent, then bytes. The intent keeps the bytes as long as this process lives; a commit,
-in the transaction of the event that carries the reference, keeps them as long as the session does.
+A put is an intent, then bytes. The intent keeps the bytes as long as this process lives. A commit
+keeps them as long as the holder exists; it is made in the transaction of the event that carries the
+reference.
 
     batch = held.batch()
     ref = batch.add(data, media_type="text/plain", label="stdout")
@@ -38,12 +39,12 @@ _SESSION_CHARS_MAX = 128
 
 
 def snapshots_holder(session_id: str) -> str:
-    """The session of the manifest that holds a session's snapshots."""
+    """Return the id of the holder that keeps a session's snapshots."""
     return f"{session_id}/snapshots"
 
 
 class SessionAttachments:
-    """The attachments of one session. Others' are not found, whether they exist or not."""
+    """The attachments of one holder. Those of others are not found, even if they exist."""
 
     def __init__(self, attachments: Attachments, *, session_id: str) -> None:
         if not 1 <= len(session_id) <= _SESSION_CHARS_MAX or not session_id.isprintable():
@@ -72,7 +73,10 @@ class SessionAttachments:
         width: int | None = None,
         height: int | None = None,
     ) -> AttachmentRef:
-        """Keep bytes for as long as this process lives, or until they are committed or deleted."""
+        """Keep bytes while this process lives, or until they are committed or deleted.
+
+        Raise `ManifestRecordFailed` if the intent cannot be written; then no bytes are kept.
+        """
         declared = Declared(media_type=media_type, label=label, width=width, height=height)
         staged = self._attachments.stage(source, declared)
         try:
@@ -87,11 +91,14 @@ class SessionAttachments:
         return staged.ref
 
     def batch(self) -> Batch:
-        """Several puts that are kept and committed in one transaction."""
+        """Return a batch of puts that are kept and committed in one transaction."""
         return Batch(self._attachments, self)
 
     def intend(self, refs: Sequence[AttachmentRef]) -> None:
-        """Intend to hold what is kept already, for somebody else. It is held once committed."""
+        """Record intents for attachments that are kept already for another holder.
+
+        They are held once they are committed.
+        """
         with self._attachments.writing(forced=False) as db:
             for ref in refs:
                 self._attachments.byte_len(ref.id)
@@ -106,10 +113,11 @@ class SessionAttachments:
     def commit(
         self, ids: Sequence[str], *, within: Transaction = None, forced: bool = True
     ) -> None:
-        """Hold attachments for as long as the session lives.
+        """Hold attachments for as long as the holder exists.
 
-        Raises `AttachmentNotFound` and commits none if one is not held, or has no bytes: then the
-        transaction that this is a part of must not happen either. `forced` is for one of its own.
+        Raise `AttachmentNotFound` and commit none if one is not held, or has no bytes: then the
+        transaction that this is a part of must not happen either. `forced` applies only to a
+        transaction of its own.
         """
         if within is None:
             with self._attachments.writing(forced=forced) as db:
@@ -118,38 +126,41 @@ class SessionAttachments:
             self._commit(ids, within)
 
     def chunks(self, id: str) -> Chunks:
-        """Read an attachment piece by piece; a context manager, and an iterator."""
+        """Read an attachment piece by piece; a context manager, and an iterator.
+
+        Raise `AttachmentNotFound` if it is not held.
+        """
         return self._attachments.chunks(self.reference(id).ref.id)
 
     def read(self, id: str) -> bytes:
-        """All of an attachment, checked before any of it is returned."""
+        """Return all of an attachment, checked before any of it is returned."""
         with self.chunks(id) as chunks:
             return b"".join(chunks)
 
     def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
-        """Have a large attachment in a file, to be mapped and never written; None for a small one.
+        """Give a large attachment as a file, to be mapped and never written; None for a small one.
 
         The file is there while inside. What is read from it is not checked: `chunks` does that.
         """
         return self._attachments.local(self.reference(id).ref.id)
 
     def reference(self, id: str) -> Reference:
-        """What this session knows of an attachment that it holds."""
+        """Return the row of an attachment that is held. Raise `AttachmentNotFound` if it is not."""
         found = self._attachments.references(self.session_id, check_storage_id(id))
         if not found:
             raise AttachmentNotFound(id=id)
         return found[0]
 
     def references(self, *, within: Transaction = None) -> Sequence[Reference]:
-        """Everything this session holds or intends to, in the order it came."""
+        """Return the rows of this holder, with mere intents, in the order they came."""
         return self._attachments.references(self.session_id, within=within)
 
     def delete(self, id: str, *, within: Transaction = None) -> None:
-        """Let go of an attachment. Its bytes stay for others, and until a sweep finds none."""
+        """Release an attachment. Its bytes stay for other holders, and until a sweep finds none."""
         self._attachments.forget(self.session_id, check_storage_id(id), within=within)
 
     def delete_all(self, *, within: Transaction = None) -> None:
-        """Let go of everything, as when the session itself is removed."""
+        """Release everything, as when the holder itself is removed."""
         self._attachments.forget_session(self.session_id, within=within)
 
     # -- inside --------------------------------------------------------------------------------
@@ -161,7 +172,7 @@ class SessionAttachments:
             raise ManifestRecordFailed.of_intent(ref.id, error) from error
 
     def _put(self, staged: Staged, within: Transaction, *, owner: str | None) -> None:
-        """The intent, then the bytes. If there can be no intent, there are no bytes."""
+        """Record the intent, then keep the bytes. If there can be no intent, there are no bytes."""
         intent = Intent(
             session_id=self.session_id,
             attachment_id=staged.ref.id,
@@ -184,7 +195,7 @@ class SessionAttachments:
 
 
 class Batch:
-    """Puts that come into being together with what refers to them.
+    """Puts that are kept in the same transaction as the record that refers to them.
 
     Small ones wait in memory; large ones are in their files at once, held by an intent.
     """
@@ -202,6 +213,7 @@ class Batch:
         media_type: str | None = None,
         label: str | None = None,
     ) -> AttachmentRef:
+        """Stage bytes and return their reference. They are held once the batch is committed."""
         declared = Declared(media_type=media_type, label=label)
         staged = self._attachments.stage(source, declared)
         ref = staged.ref
@@ -218,7 +230,8 @@ class Batch:
     def commit(self, within: Transaction = None) -> None:
         """Keep and commit all of it, in the given transaction or in a forced one of its own.
 
-        If that transaction fails, this can be called again in another.
+        If that transaction fails, this can be called again in another. Raise `AttachmentNotFound`
+        if the bytes of a large attachment are gone.
         """
         if within is None:
             with self._attachments.writing(forced=True) as db:

@@ -1,4 +1,4 @@
-"""Attachments beside a ledger: small ones in its file, large ones in files next to it.
+"""Keep attachments beside a ledger: small ones in its file, large ones in files next to it.
 
 The directory is named after the ledger's file, as SQLite names its log: two ledgers in one
 directory must not sweep each other's files.
@@ -23,7 +23,7 @@ from tallystick.storage.transaction import sqlite_of
 
 
 class Database(Protocol):
-    """The file under a ledger, as far as attachments need it."""
+    """The part of a ledger's file that attachments need."""
 
     @property
     def path(self) -> Path: ...
@@ -36,7 +36,7 @@ class Database(Protocol):
 
 
 class SqliteAttachments(StoredAttachments):
-    """Keeps attachments across processes. Closed, it gives up its ownership of open intents."""
+    """Keeps attachments across processes. `close` gives up the ownership of open intents."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class SqliteAttachments(StoredAttachments):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Look at the tables; None if there are none yet."""
+        """Read the tables in one state; None if there are none yet."""
         with self._database.reading() as db:
-            self._made = self._made or rows.made(db, create=False)
+            self._made = self._made or rows.has_tables(db, create=False)
             yield db if self._made else None
 
     @contextlib.contextmanager
@@ -88,18 +88,18 @@ class SqliteAttachments(StoredAttachments):
             yield SqliteManifest(db)
 
     @contextlib.contextmanager
-    def joined(self, within: Transaction) -> Iterator[SqliteManifest]:
+    def changing_within(self, within: Transaction) -> Iterator[SqliteManifest]:
         if within is None:
             with self.changing(forced=False) as found:
                 yield found
         else:
             if not self._made:
                 # Not remembered: that transaction may yet be rolled back.
-                rows.made(sqlite_of(within), create=True)
+                rows.has_tables(sqlite_of(within), create=True)
             yield SqliteManifest(sqlite_of(within))
 
     def scrub(self) -> None:
-        """Take deleted bytes out of the ledger's log too, as far as no reader still needs it."""
+        """Remove deleted bytes from the ledger's log too, as far as no reader still needs them."""
         self._database.sweep()
 
     def staged_files(self) -> Iterable[tuple[str, Path]]:
@@ -109,7 +109,7 @@ class SqliteAttachments(StoredAttachments):
         """Make the tables, in a transaction of their own."""
         if not self._made:
             with self._database.writing(forced=False) as db:
-                rows.made(db, create=True)
+                rows.has_tables(db, create=True)
             self._made = True
 
     def _stage_large(

@@ -1,4 +1,4 @@
-"""The store of attachments and its manifest, over rows, large blobs and owners of any backend.
+"""Store attachments and their manifest, over the rows, large blobs and owners of any backend.
 
 Small ones are kept in their rows, large ones as blobs. Small means that a row costs less than a
 file, and can be part of the transaction that appends an event. Measured, put and forced one by one:
@@ -34,7 +34,7 @@ from tallystick.attachments.port import (
     Source,
     Staged,
     Transaction,
-    chunked,
+    in_chunks,
     is_digest,
 )
 from tallystick.core.records import AttachmentRef
@@ -46,7 +46,7 @@ _PAUSE_SECONDS = 0.005
 
 
 class StoredAttachments:
-    """The part that is alike in every backend. A backend gives rows, and stages what is large."""
+    """The part that all backends share. A backend provides rows, and stages what is large."""
 
     def __init__(
         self, *, blobs: Blobs, owners: Owners, clock: Callable[[], int], wait_seconds: float
@@ -66,13 +66,14 @@ class StoredAttachments:
         return self._clock()
 
     def owner(self) -> str:
+        """Return the owner of this process's intents. The first call makes one."""
         with self._guard:
             if self._owner is None:
                 self._owner = self.owners.hold()
             return self._owner.id
 
     def close(self) -> None:
-        """Let go. Intents that were not committed are from now on a dead owner's."""
+        """Give up ownership. Intents that were not committed are from now on a dead owner's."""
         with self._guard:
             owner, self._owner = self._owner, None
         if owner is not None:
@@ -82,72 +83,84 @@ class StoredAttachments:
                 named = named or any(owner.id == each for each, _ in self.staged_files())
             owner.release(remove=not named)
 
-    # -- given by a backend --------------------------------------------------------------------
+    # -- implemented by a backend --------------------------------------------------------------
 
     def looking(self) -> contextlib.AbstractContextManager[ManifestRows | None]:
-        """Look at the rows in one state; None if there are none yet."""
+        """Read the rows in one state; None if there are none yet."""
         raise NotImplementedError
 
     def changing(self, *, forced: bool) -> contextlib.AbstractContextManager[ManifestRows]:
-        """Change rows in a transaction of one's own."""
+        """Change rows in a transaction of its own."""
         raise NotImplementedError
 
-    def joined(self, within: Transaction) -> contextlib.AbstractContextManager[ManifestRows]:
-        """Change rows in the transaction that is given, or in one of one's own."""
+    def changing_within(
+        self, within: Transaction
+    ) -> contextlib.AbstractContextManager[ManifestRows]:
+        """Change rows in the given transaction, or with None in one of its own."""
         raise NotImplementedError
 
     def staged_files(self) -> Iterable[tuple[str, Path]]:
-        """Go through the files in staging, each with its owner."""
+        """Yield the files in staging, each with its owner."""
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """Make what has to be there before anything is staged."""
+        """Prepare the backend before anything is staged."""
         raise NotImplementedError
 
     def _stage_large(
         self, chunks: Iterable[bytes | memoryview], *, in_memory: bool
     ) -> tuple[Path | bytes, str, int]:
-        """Take large bytes in under no name. Returns them, their digest and their length.
+        """Store large bytes under no name. Return them, their digest and their length.
 
-        `in_memory`: the caller has all of them in memory anyway, so that keeping pieces is free.
+        With `in_memory`, the caller has all of them in memory anyway, so that keeping pieces is
+        free.
         """
         raise NotImplementedError
 
     # -- the store -----------------------------------------------------------------------------
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
+        """Take in bytes, with bounded memory, and detect their media type and size.
+
+        Up to 64 KiB stay in memory. Raise `AttachmentSourceFailed` if the source cannot be read,
+        and `InvalidName` or `InvalidLimit` for a declaration that is not valid.
+        """
         self._begin()
         if isinstance(source, bytes) and len(source) <= INLINE_BYTES_MAX:
-            return _staged_whole(source, declared)
-        pieces = chunked(source)
+            return _stage_whole(source, declared)
+        pieces = in_chunks(source)
         head = bytearray()
         for piece in pieces:
             head += piece
             if len(head) > INLINE_BYTES_MAX:
                 break
         if len(head) <= INLINE_BYTES_MAX:
-            return _staged_whole(bytes(head), declared)
+            return _stage_whole(bytes(head), declared)
         in_memory = isinstance(source, bytes | bytearray | memoryview)
-        # Before anything is written: a bad declaration is the caller's to mend.
+        # Checks the declaration before anything is written.
         described(id="", byte_len=0, head=b"", declared=declared)
         seen = bytearray(head[:HEAD_BYTES])
-        whole = _seen(bytes(head), pieces, seen)
+        whole = _note_head(bytes(head), pieces, seen)
         blob, id, length = self._stage_large(whole, in_memory=in_memory)
         ref = described(id=id, byte_len=length, head=bytes(seen), declared=declared)
         return Staged(ref=ref, blob=blob)
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
+        """Make staged bytes findable by their id, and release them.
+
+        Raise `ReclamationInFlight` if a sweep is deleting the same large bytes.
+        """
         id, now = staged.ref.id, self.clock()
         if staged.data is not None:
             data = staged.data
-            with self.joined(within) as rows:
+            with self.changing_within(within) as rows:
                 rows.keep_inline(id, data, now=now)
         elif staged.blob is not None:
-            # Also over one that is there: it is the same bytes, or a damaged file that is mended.
+            # Also over one that is there: it has the same bytes, or is damaged and gets repaired.
             self.blobs.put(id, staged.blob)
-            with self.joined(within) as rows:
+            with self.changing_within(within) as rows:
                 found = rows.blob_of(id)
-                if found is not None and self._being_deleted(found):
+                if found is not None and self._is_being_deleted(found):
                     raise ReclamationInFlight(id=id)
                 if found is None or found.state != FREE or not found.filed:
                     rows.keep_file(id, staged.ref.byte_len, now=now)
@@ -156,12 +169,18 @@ class StoredAttachments:
     def keep_committed(
         self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
     ) -> None:
+        """Write intent, bytes and commit of staged bytes that are in memory, all at once."""
         blobs = [(each.ref, each.data) for each in staged if each.data is not None]
-        with self.joined(within) as rows:
+        with self.changing_within(within) as rows:
             rows.insert_committed(session_id, blobs, now=self.clock())
 
     def chunks(self, id: str) -> Chunks:
-        blob, data = self._found(id)
+        """Read an attachment. Raise `AttachmentNotFound`, or `AttachmentCorrupt` for damaged bytes.
+
+        Raise `AttachmentMetaMissing` if there are bytes without a row. Damage of a large attachment
+        is raised before its last piece.
+        """
+        blob, data = self._find(id)
         if blob.filed:
             return BlobChunks(self.blobs.open(id), id=id, byte_len=blob.byte_len)
         if data is None or hashlib.sha256(data).hexdigest() != id:
@@ -169,11 +188,11 @@ class StoredAttachments:
         return WholeChunks(data)
 
     def byte_len(self, id: str) -> int:
-        return self._found(id, data=False)[0].byte_len
+        return self._find(id, data=False)[0].byte_len
 
     @contextlib.contextmanager
     def local(self, id: str) -> Iterator[Path | None]:
-        blob, _ = self._found(id, data=False)
+        blob, _ = self._find(id, data=False)
         with self.blobs.local(id) if blob.filed else contextlib.nullcontext() as path:
             yield path
 
@@ -182,10 +201,15 @@ class StoredAttachments:
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
     ) -> None:
+        """Insert a row unless it is there, and withdraw a sweep's decision to delete those bytes.
+
+        If a sweep is deleting them, this waits for it, 10 seconds by default. Raise
+        `ReclamationInFlight` after that, or at once inside the transaction `within`.
+        """
         give_up = time.monotonic() + self._wait_seconds
         while True:
-            with self.joined(within) as rows:
-                if self._admitted(rows, intent.attachment_id, ref):
+            with self.changing_within(within) as rows:
+                if self._may_be_recorded(rows, intent.attachment_id, ref):
                     rows.upsert(intent, ref)
                     return
             if within is not None or time.monotonic() >= give_up:
@@ -197,32 +221,32 @@ class StoredAttachments:
     ) -> Sequence[str]:
         if not ids:
             return []
-        with self.joined(within) as rows:
+        with self.changing_within(within) as rows:
             return rows.commit(session_id, ids, now=self.clock())
 
     def list_uncommitted(self, cutoff_epoch_ms: int) -> Sequence[Intent]:
         with self.looking() as rows:
-            found = [] if rows is None else rows.uncommitted(cutoff_epoch_ms)
+            found = [] if rows is None else rows.uncommitted_references(cutoff_epoch_ms)
         return [reference.intent for reference in found]
 
     def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
-        with self.joined(within) as rows:
+        with self.changing_within(within) as rows:
             rows.forget(session_id, id)
 
     def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
-        with self.joined(within) as rows:
+        with self.changing_within(within) as rows:
             rows.forget(session_id, None)
 
     def references(
         self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
     ) -> Sequence[Reference]:
-        with self.looking() if within is None else self.joined(within) as rows:
+        with self.looking() if within is None else self.changing_within(within) as rows:
             found = () if rows is None else rows.references(session_id=session_id, id=id)
             return list(found)
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _found(self, id: str, *, data: bool = True) -> tuple[Blob, bytes | None]:
+    def _find(self, id: str, *, data: bool = True) -> tuple[Blob, bytes | None]:
         if not is_digest(id):
             raise AttachmentNotFound(id=id)
         with self.looking() as rows:
@@ -233,29 +257,29 @@ class StoredAttachments:
             raise AttachmentMetaMissing(id=id)
         raise AttachmentNotFound(id=id)
 
-    def _admitted(self, rows: ManifestRows, id: str, ref: AttachmentRef) -> bool:
-        """Tell whether an intent may be recorded now: nobody deletes the bytes it is about."""
+    def _may_be_recorded(self, rows: ManifestRows, id: str, ref: AttachmentRef) -> bool:
+        """Return True if an intent may be recorded now, because no sweep is deleting its bytes."""
         rows.revoke(id)
         if ref.byte_len <= INLINE_BYTES_MAX:
-            return True  # its row takes the place of whatever is going
+            return True  # its row replaces a blob that is being deleted
         blob = rows.blob_of(id)
         if blob is None or blob.state == FREE:
             return True
-        if self._being_deleted(blob):
+        if self._is_being_deleted(blob):
             return False
         rows.drop_blob(id)
         return True
 
-    def _being_deleted(self, blob: Blob) -> bool:
+    def _is_being_deleted(self, blob: Blob) -> bool:
         if blob.state != DELETING or blob.sweep is None:
             return False
         return not self.owners.proven_dead(blob.sweep)
 
 
-def _seen(
+def _note_head(
     head: bytes, rest: Iterator[bytes | memoryview], seen: bytearray
 ) -> Iterator[bytes | memoryview]:
-    """Go through all pieces, and note the first bytes of them."""
+    """Yield all pieces, and add their first bytes to `seen`."""
     yield head
     for piece in rest:
         if len(seen) < HEAD_BYTES:
@@ -263,7 +287,7 @@ def _seen(
         yield piece
 
 
-def _staged_whole(data: bytes, declared: Declared) -> Staged:
+def _stage_whole(data: bytes, declared: Declared) -> Staged:
     id = hashlib.sha256(data).hexdigest()
     return Staged(ref=described(id=id, byte_len=len(data), head=data, declared=declared), data=data)
 
@@ -272,7 +296,7 @@ class WholeChunks:
     """Bytes that are in memory and were checked, in pieces of at most a chunk."""
 
     def __init__(self, data: bytes) -> None:
-        self._pieces = (bytes(piece) for piece in chunked(data))
+        self._pieces = (bytes(piece) for piece in in_chunks(data))
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -288,7 +312,7 @@ class WholeChunks:
 
 
 class BlobChunks:
-    """Reads a blob, and hands out its last piece only when the digest of the whole is right."""
+    """Reads a blob, and returns its last piece only if the digest of the whole is right."""
 
     def __init__(self, reader: BlobReader, *, id: str, byte_len: int) -> None:
         self._reader = reader

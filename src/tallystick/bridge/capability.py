@@ -1,8 +1,8 @@
-"""The bridge as a capability: commands of a shell ask models by it, as programs do.
+"""Give shell commands of a run access to models, over the bridge.
 
 A program in Python has `llm_query`; what a shell starts has not. For as long as a command runs,
-`python3 "$TALLYSTICK_ASK" "a question"` asks through the run's own door: reserved, written down
-and settled as every call is. The token is that command's, and ends with it.
+`python3 "$TALLYSTICK_ASK" "a question"` asks through the run's own door: reserved, recorded and
+settled as every call is. The token belongs to that command, and ends with it.
 """
 
 from __future__ import annotations
@@ -26,26 +26,30 @@ from tallystick.runtime.calls.scope import CallScope
 from tallystick.storage.clock import new_id
 
 _VARIABLE = "TALLYSTICK_ASK"
-# Who programs are, in a box that root makes.
+# The user id of programs in a sandbox that root made.
 _NOBODY = 65_534
 
 
 class BridgeCapability(CapabilityBase):
-    """Gives runs of native programs a bridge, where their sandbox has a place for its sockets."""
+    """Gives native programs of a run a bridge, if their sandbox has a place for its sockets."""
 
     name = "bridge"
 
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Give the bridge to a run whose programs can reach it."""
+        """Return the bridge of a run, or None.
+
+        A replay has none, and neither has a run whose programs cannot reach sockets of this
+        process.
+        """
         if services.sockets is None or services.door is None:
             return None
         return ShellBridge(services, services.sockets, session_id=started.session_id)
 
 
 class ShellBridge(RunCapability):
-    """Opens the bridge for one command after the other of one run."""
+    """The bridge of one run. It is opened for one command after the other."""
 
     def __init__(self, services: RunServices, folder: Path, *, session_id: str) -> None:
         self._services = services
@@ -55,13 +59,17 @@ class ShellBridge(RunCapability):
     def around(
         self, scope: CallScope, state: RunState
     ) -> AbstractAsyncContextManager[Mapping[str, str]]:
-        """Open the bridge while a command of a shell runs."""
+        """Open the bridge while a command of a shell runs; for other programs do nothing.
+
+        The variables of the environment that it yields name the bridge, the token and the client.
+        If a question broke the record, its error is raised at the end.
+        """
         if scope.program.kind != "bash":
             return nullcontext({})
-        return self._opened(scope, state.started.temperature)
+        return self._open_bridge(scope, state.started.temperature)
 
     @contextlib.asynccontextmanager
-    async def _opened(
+    async def _open_bridge(
         self, scope: CallScope, temperature: float | None
     ) -> AsyncIterator[Mapping[str, str]]:
         door = self._services.door
@@ -73,6 +81,7 @@ class ShellBridge(RunCapability):
             self._services.run_attachments,
             temperature=temperature,
         )
+        # Only the random end of an id, because the path of a socket has to be short.
         sockets = self._folder / new_id()[-10:]
         try:
             async with Bridge() as bridge:

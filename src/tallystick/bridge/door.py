@@ -1,8 +1,8 @@
-"""The door behind the bridge: a question from outside becomes a model call of the run.
+"""Turn a question that arrives over the bridge into a model call of the run.
 
-It is asked as the run's `Queries` ask: reserved before it is written, written before it is sent,
-settled and recorded as any `llm_query`, as a host call of the program, of its own. What the door
-cannot do as asked it refuses by name.
+It is asked as the run's `Queries` ask: reserved before it is recorded, recorded before it is sent,
+settled and recorded as any `llm_query`, as a host call of the program. A question that the door
+cannot ask as it is gets a refusal with a name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tallystick.runtime.spend.scopes import RunScopes
 from tallystick.sandbox.host import encoded_reply, error_reply
 
 _NAME = "llm_query"
-# The record itself failed, or is another: that is not the program's to handle.
+# Errors of the record itself: a program cannot handle those, so they end the run.
 _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
 _KINDS = {
     "InDoubt": "ExecutionFailed",
@@ -37,11 +37,12 @@ _DIMENSIONS = {"wall_ms": "TimeBudgetExceeded", "depth": "RecursionDepthExceeded
 
 
 class BridgeDoor:
-    """Asks the models of one run for a program outside. `ask` is what a token is given.
+    """Asks the models of one run for a program outside. `ask` is the function behind a token.
 
     The calls that the program still has, its limits and its time are those of `scope`. A question
-    that names another temperature than the run's is refused. What breaks the record is kept in the
-    scope as `failed`: the program cannot handle that, and the caller that runs it raises it.
+    that names another temperature than the run's is refused. An error that breaks the record is
+    kept in the scope as `failed`: the program cannot handle it, and the caller that runs it raises
+    it.
     """
 
     def __init__(
@@ -63,56 +64,61 @@ class BridgeDoor:
         self._clock = clock
         self._indexes = itertools.count()
 
-    def left(self) -> BridgeLeft:
-        """What the run has left to spend."""
+    def remaining(self) -> BridgeLeft:
+        """Return the tokens and the time that the run has left."""
         seconds = max(0.0, self._scope.times.ends_at - self._clock())
         return BridgeLeft(tokens=self._run_scopes.remaining().tokens, time_ms=int(seconds * 1000))
 
     async def ask(self, query: BridgeQuery) -> BridgeAnswer:
-        """Ask one question. Raises `BridgeRefused`; a cancel is written down and raised."""
-        cap = self._cap(query)
+        """Ask one question and return the answer.
+
+        Raise `BridgeRefused` if it is refused or fails. A cancel, or another error, is recorded as
+        the end of the call and raised again. An error of the record is kept in the scope as
+        `failed`, and raised.
+        """
+        cap = self._reply_tokens(query)
         self._check_temperature(query.temperature)
         if self._calls_left < 1:
-            raise self._refused("TokenBudgetExceeded", "host_calls: the program has none left")
+            raise self._refusal("TokenBudgetExceeded", "host_calls: the program has none left")
         ends_at = self._scope.times.ends_at
         if self._clock() >= ends_at:
-            raise self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over")
+            raise self._refusal("TimeBudgetExceeded", "wall_ms: the run's time is over")
         self._calls_left -= 1
         try:
             call = self._scope.call(_NAME, _request(query), index=next(self._indexes))
         except _NOT_THE_PROGRAMS as error:
             self._scope.failed = error
             raise
-        heard = _Heard()
+        heard = _Settlements()
         try:
             async with asyncio.timeout(ends_at - self._clock()):
-                text = await self._queries.alone(
+                text = await self._queries.query_alone(
                     call,
                     query.prompt,
                     model=query.model,
                     tokens_out_max=cap,
-                    heard=heard.hear,
+                    heard=heard.add,
                 )
         except _NOT_THE_PROGRAMS as error:
             self._scope.failed = error
             raise
         except (QueryProblem, UsageError, TimeoutError) as error:
             await self._end(call, error_reply(error))
-            raise self._problem(error, heard) from error
+            raise self._refusal_of(error, heard) from error
         except (Exception, asyncio.CancelledError) as error:
-            # The program may continue, and ask again.
+            # The call needs an end in the record: the program may continue, and ask again.
             await self._end(call, error_reply(error))
             raise
         await self._end(call, encoded_reply(text))
         return self._answer(str(text), heard)
 
     async def _end(self, call: Call, reply: bytes) -> None:
-        """Note the answer. No sandbox counts the call."""
+        """Record the answer, and charge one host call: no sandbox counts this one."""
         ref = None
         if len(reply) > INLINE_BYTES_MAX:
             ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
         self._run_scopes.spend(Amount(host_calls=1))
-        writing = self._scope.answered(
+        writing = self._scope.note_answer(
             HostAnswered(
                 intent=call.intent,
                 program=call.program,
@@ -125,14 +131,17 @@ class BridgeDoor:
                 ok=not reply.startswith(b"1"),
             )
         )
-        await writing.done()
+        await writing.wait()
 
-    def _cap(self, query: BridgeQuery) -> int:
-        """How long the reply may be: a maximum that is not to be had is refused, not lowered."""
+    def _reply_tokens(self, query: BridgeQuery) -> int:
+        """Return how many tokens the reply may have.
+
+        A wish for more than the run allows is refused, not lowered.
+        """
         most = self._scope.limits.reply_tokens
         if query.max_tokens is not None and query.max_tokens > most:
             said = f"max_tokens: {query.max_tokens:,}; at most {most:,} in this run"
-            raise self._refused("ConfigError", said)
+            raise self._refusal("ConfigError", said)
         return min(each for each in (query.max_tokens, query.cap, most) if each is not None)
 
     def _check_temperature(self, temperature: float | None) -> None:
@@ -140,9 +149,9 @@ class BridgeDoor:
         if temperature is not None and temperature != self._temperature:
             own = "the model's own" if self._temperature is None else f"{self._temperature}"
             said = f"temperature: this run asks with {own}, and not with {temperature}"
-            raise self._refused("NotSupported", said)
+            raise self._refusal("NotSupported", said)
 
-    def _answer(self, text: str, heard: _Heard) -> BridgeAnswer:
+    def _answer(self, text: str, heard: _Settlements) -> BridgeAnswer:
         reply = heard.reply
         assert reply is not None, "a text was replied"
         figures = heard.figures
@@ -151,32 +160,32 @@ class BridgeDoor:
         return BridgeAnswer(
             response=text,
             tokens_used=heard.tokens_used,
-            left=self.left(),
+            left=self.remaining(),
             usage=reply.usage,
             figures=figures,
             cut=reply.cut,
         )
 
-    def _problem(
-        self, error: QueryProblem | UsageError | TimeoutError, heard: _Heard
+    def _refusal_of(
+        self, error: QueryProblem | UsageError | TimeoutError, heard: _Settlements
     ) -> BridgeRefused:
         if isinstance(error, TimeoutError):
-            return self._refused("TimeBudgetExceeded", "wall_ms: the run's time is over", heard)
+            return self._refusal("TimeBudgetExceeded", "wall_ms: the run's time is over", heard)
         if isinstance(error, UsageError):
-            return self._refused("ConfigError", str(error), heard)
+            return self._refusal("ConfigError", str(error), heard)
         name = _KINDS.get(error.kind)
         if name is None:
             dimension = "" if heard.refusal is None else heard.refusal.dimension
             name = _DIMENSIONS.get(dimension, "TokenBudgetExceeded")
-        return self._refused(name, str(error), heard)
+        return self._refusal(name, str(error), heard)
 
-    def _refused(self, name: str, message: str, heard: _Heard | None = None) -> BridgeRefused:
+    def _refusal(self, name: str, message: str, heard: _Settlements | None = None) -> BridgeRefused:
         used = 0 if heard is None else heard.tokens_used
-        return BridgeRefused(name, message, tokens_used=used, left=self.left())
+        return BridgeRefused(name, message, tokens_used=used, left=self.remaining())
 
 
-class _Heard:
-    """Keeps what was settled for one question."""
+class _Settlements:
+    """Collects what was settled for one question, over all its attempts."""
 
     def __init__(self) -> None:
         self.tokens_used = 0
@@ -184,8 +193,8 @@ class _Heard:
         self.reply: QueryReplied | None = None
         self.refusal: QueryRefused | None = None
 
-    def hear(self, event: QueryOutcome) -> None:
-        """Hear of one attempt."""
+    def add(self, event: QueryOutcome) -> None:
+        """Add one attempt."""
         if isinstance(event, QueryRefused):
             self.refusal = event
             return
@@ -198,7 +207,7 @@ class _Heard:
 
 
 def _request(query: BridgeQuery) -> bytes:
-    """The question as a host call would have it."""
+    """Return the question as a host call would encode it."""
     given = {
         "model": query.model,
         "temperature": query.temperature,

@@ -1,7 +1,8 @@
-"""What goes over the bridge: requests read in one spelling, replies and errors written in one.
+"""Read and write what goes over the bridge: requests in one spelling only, replies and errors.
 
-A head is taken only as we would write it ourselves: one length, given as a number, no chunks, no
-folded lines. Whatever could be read in two ways is refused, and the connection ends with it.
+The head of a request is accepted only as we would write it ourselves: one length, given as a
+number, no chunks, no folded lines. A head that could be read in two ways is refused, and the
+connection ends with it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ _STATUSES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeQuery:
-    """One question. What is None is left to the run. `cap` is what its token allows a reply."""
+    """One question.
+
+    The run decides about fields that are None. `cap` is the token's limit of a reply.
+    """
 
     prompt: str
     model: str | None = None
@@ -68,7 +72,10 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeLeft:
-    """What the run has left to spend; None where it has no limit."""
+    """The tokens and the time that the run has left.
+
+    A field is None if the run has no such limit, or if what is left is unknown.
+    """
 
     tokens: int | None = None
     time_ms: int | None = None
@@ -76,9 +83,9 @@ class BridgeLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeAnswer:
-    """What a model said.
+    """The answer of a model.
 
-    `tokens_used` is what the run was charged, attempts that failed included; `figures` says where
+    `tokens_used` is what the run was charged, including attempts that failed; `figures` says where
     that comes from. `usage` is the provider's report of the reply as it came.
     """
 
@@ -91,9 +98,9 @@ class BridgeAnswer:
 
 
 class BridgeRefused(TallystickError):
-    """A request that got no answer, as its row of the table of errors and an HTTP status.
+    """A request that got no answer, with its row of the table of errors and an HTTP status.
 
-    `tokens_used` is what was charged all the same. `left` is told where it is known.
+    `tokens_used` is what was charged all the same. `left` is None where it is not known.
     """
 
     code = "refused.bridge"
@@ -116,8 +123,8 @@ class BridgeRefused(TallystickError):
         self.left = left
 
 
-def refused_by(error: BaseException) -> BridgeRefused:
-    """Any error as it is told. Of one that is not ours only the class is said."""
+def refusal_of(error: BaseException) -> BridgeRefused:
+    """Return any error as a refusal. Of an error that is not ours, only the class is shown."""
     if isinstance(error, BridgeRefused):
         return error
     entry = entry_of(error)
@@ -141,12 +148,15 @@ class BridgeHead:
     expects: bool
 
     def __repr__(self) -> str:
-        """Without the token."""
+        """Return the request line without the token."""
         return f"BridgeHead({self.method} {self.path})"
 
 
 def parse_head(raw: bytes) -> BridgeHead:
-    """Read a head up to its empty line, without that."""
+    """Read a head up to its empty line, which is left out.
+
+    Raise `BridgeRefused` if it is malformed, ambiguous or too long, or needs what is not supported.
+    """
     if raw.count(b"\r\n") > _HEADERS_MAX:
         raise BridgeRefused("ConfigError", f"at most {_HEADERS_MAX} headers", status=431)
     try:
@@ -159,13 +169,16 @@ def _bridge_head(head: RequestHead) -> BridgeHead:
     if not head.target.startswith("/") or len(head.target) > _PATH_CHARS_MAX:
         raise MalformedHead("the request line is malformed")
     if head.values(b"transfer-encoding"):
-        raise BridgeRefused("NotSupported", "a body comes whole, with its Content-Length")
+        raise BridgeRefused(
+            "NotSupported",
+            "Transfer-Encoding is not supported; send the body with its Content-Length",
+        )
     tokens = head.values(b"x-session-token")
     connection = b",".join(head.values(b"connection")).lower()
     return BridgeHead(
         method=head.method,
         path=head.target,
-        # Two tokens are none: nobody could say which one counts.
+        # Two tokens count as none: it is unknown which one is meant.
         token=tokens[0].decode("latin-1") if len(tokens) == 1 else None,
         length=head.length(),
         keep_alive=head.is_http_1_1 and b"close" not in connection,
@@ -174,24 +187,31 @@ def _bridge_head(head: RequestHead) -> BridgeHead:
 
 
 def _is_expecting(given: Sequence[bytes]) -> bool:
+    """Return True if the client waits for `100 Continue`.
+
+    Raise `BridgeRefused` for any other expectation.
+    """
     if any(each.lower() != b"100-continue" for each in given):
         raise BridgeRefused("NotSupported", "Expect: only 100-continue is known")
     return bool(given)
 
 
 def read_query(body: bytes) -> BridgeQuery:
-    """The body of a `/query`."""
-    return _checked(_decoded(body, _query), "")
+    """Read the body of a `/query`. Raise `BridgeRefused` if it is not valid."""
+    return _check_query(_decode(body, _query), "")
 
 
 def read_batch(body: bytes, *, most: int) -> list[BridgeQuery]:
-    """The body of a `/query_batched`, of at most so many."""
-    queries = _decoded(body, _batch).queries
+    """Read the body of a `/query_batched`.
+
+    Raise `BridgeRefused` if it is not valid, or has more than `most` queries.
+    """
+    queries = _decode(body, _batch).queries
     if len(queries) > most:
         raise BridgeRefused(
             "BatchSizeTooLarge", f"{len(queries):,} queries in a batch; at most {most:,}"
         )
-    return [_checked(each, f"queries[{number}].") for number, each in enumerate(queries)]
+    return [_check_query(each, f"queries[{number}].") for number, each in enumerate(queries)]
 
 
 _query = msgspec.json.Decoder(_Query)
@@ -199,7 +219,7 @@ _batch = msgspec.json.Decoder(_Batch)
 _Body = TypeVar("_Body", _Query, _Batch)
 
 
-def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
+def _decode(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -209,7 +229,7 @@ def _decoded(body: bytes, decoder: msgspec.json.Decoder[_Body]) -> _Body:
         raise BridgeRefused("CommandParseFailed", f"the body is not JSON: {said}") from None
 
 
-def _checked(query: _Query, where: str) -> BridgeQuery:
+def _check_query(query: _Query, where: str) -> BridgeQuery:
     given = query.temperature
     if given is not None and not (math.isfinite(given) and given >= 0):
         raise BridgeRefused("ConfigError", f"{where}temperature: a number from 0 up, not {given}")
@@ -229,7 +249,7 @@ def _checked(query: _Query, where: str) -> BridgeQuery:
 def reply_bytes(
     status: int, body: Mapping[str, object], *, keep_alive: bool, retry_after_ms: int | None = None
 ) -> bytes:
-    """A whole reply."""
+    """Return a whole reply. `retry_after_ms` is rounded up to seconds, as HTTP has it."""
     raw = msgspec.json.encode(body)
     head = [
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}",
@@ -243,12 +263,12 @@ def reply_bytes(
 
 
 def query_body(answer: BridgeAnswer, *, time_ms: int) -> dict[str, object]:
-    """The reply to a `/query`."""
+    """Return the body of the reply to a `/query`."""
     return {
         "response": answer.response,
         "tokens_used": answer.tokens_used,
         "time_ms": time_ms,
-        **_left(answer.left),
+        **_left_fields(answer.left),
         "figures": answer.figures,
         "cut": answer.cut,
         "usage": answer.usage,
@@ -258,9 +278,9 @@ def query_body(answer: BridgeAnswer, *, time_ms: int) -> dict[str, object]:
 def batch_body(
     outcomes: Sequence[tuple[BridgeAnswer | BridgeRefused, int]], left: BridgeLeft, *, time_ms: int
 ) -> dict[str, object]:
-    """The reply to a `/query_batched`: what came of each, in order, with how long it took.
+    """Return the body of the reply to a `/query_batched`: each outcome in order, with its time.
 
-    `Err` is a text, as the protocol has it; the same place of `errors` has its kind.
+    `Err` is a text, as the protocol has it; the same index of `errors` has its kind.
     """
     responses: list[dict[str, object]] = []
     errors: list[dict[str, object] | None] = []
@@ -275,32 +295,32 @@ def batch_body(
         "responses": responses,
         "total_tokens_used": sum(each.tokens_used for each, _ in outcomes),
         "total_time_ms": time_ms,
-        **_left(left),
+        **_left_fields(left),
         "errors": errors,
     }
 
 
 def error_body(error: BridgeRefused) -> dict[str, object]:
-    """The reply to a request that was refused or failed."""
-    told: dict[str, object] = {"error": _error(error)}
+    """Return the body of the reply to a request that was refused or failed."""
+    body: dict[str, object] = {"error": _error(error)}
     if error.left is not None:
-        told |= _left(error.left)
-    return told
+        body |= _left_fields(error.left)
+    return body
 
 
 def _error(error: BridgeRefused) -> dict[str, object]:
-    told: dict[str, object] = {
+    body: dict[str, object] = {
         "type": error.entry.name,
         "code": error.entry.code,
         "message": str(error)[:_MESSAGE_CHARS_MAX],
         "retryable": error.entry.retryable,
     }
     if error.tokens_used:
-        told["tokens_used"] = error.tokens_used
+        body["tokens_used"] = error.tokens_used
     if error.retry_after_ms is not None:
-        told["retry_after_ms"] = error.retry_after_ms
-    return told
+        body["retry_after_ms"] = error.retry_after_ms
+    return body
 
 
-def _left(left: BridgeLeft) -> dict[str, object]:
+def _left_fields(left: BridgeLeft) -> dict[str, object]:
     return {"tokens_remaining": left.tokens, "time_remaining_ms": left.time_ms}

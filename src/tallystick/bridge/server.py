@@ -1,11 +1,11 @@
-"""The bridge: a server by which programs outside our process ask models, within limits.
+"""Serve model queries to programs outside our process, within limits.
 
-It asks no model itself. Each token has its own way to ask, given by whoever issued it, and that way
-goes through the run's one door: `tallystick.bridge.door`. Everything here is on one event
-loop, the one that the door belongs to.
+The bridge asks no model itself. Each token has its own function to ask, given by the caller that
+issued it, and that goes through the run's one door: `tallystick.bridge.door`. Everything here is on
+one event loop, the one that the door belongs to.
 
-A client may be hostile. What it sends is bounded before it is read, and what it makes us wait for
-has a time. Nothing is logged: a log is where tokens get lost.
+A client may be hostile. The size of what it sends is limited before it is read, and each wait for
+it has a time limit. Nothing is logged: a log is where tokens get lost.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tallystick.bridge.protocol import (
     query_body,
     read_batch,
     read_query,
-    refused_by,
+    refusal_of,
     reply_bytes,
 )
 from tallystick.bridge.sockets import Listener, tcp_listener, unix_listener
 from tallystick.bridge.tokens import TTL_MS, Grant, IssuedToken, TokenBook, TokenScope
 from tallystick.core.errors import InvalidLimit, UsageError
 
-# What a client of the bridge may use of us: sizes, times, and how often it asks.
+# Limits of a client: sizes, times, and how often it asks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ class BridgeLimits:
     """Limits of one bridge. `connections` is for each place it listens, the next four for a token.
 
     `request_ms` counts from the end of the head to the reply. `queries_per_second` is the pace at
-    which `burst` queries are given back; a batch takes one for each that it holds.
+    which `burst` queries are given back; a batch takes one for each query in it. Raise
+    `InvalidLimit` for a value below 1, or a `burst` smaller than a batch.
     """
 
     connections: int = 64
@@ -79,7 +80,7 @@ class BridgeLimits:
 
 
 class Pace:
-    """How often may be asked: so many at once, and then so many in a second."""
+    """A limit on how often a token may ask: `burst` queries at once, then so many in a second."""
 
     def __init__(self, *, per_second: int, burst: int, clock: Callable[[], float]) -> None:
         self._per_second = per_second
@@ -89,7 +90,10 @@ class Pace:
         self._at = clock()
 
     def take(self, count: int) -> None:
-        """Take for so many queries, or refuse and take nothing."""
+        """Take `count` queries off the allowance.
+
+        Raise `BridgeRefused` with the time to wait, and take nothing, if fewer are left.
+        """
         now = self._clock()
         self._held = min(self._burst, self._held + (now - self._at) * self._per_second)
         self._at = now
@@ -104,9 +108,9 @@ class Pace:
         self._held -= count
 
 
-# How a request of the bridge is asked: within its token, side by side, and not longer than it may.
+# The queries of a request: within the rights of its token, in parallel, and with a time limit.
 #
-# The bridge tells whoever waits; what is asked writes down by itself how it ended.
+# The bridge only answers the client. Each query records its own end, even if nobody waits for it.
 
 
 Ask = Callable[[BridgeQuery], Awaitable[BridgeAnswer]]
@@ -116,8 +120,8 @@ _ENDED = "the run was cancelled, or the token revoked"
 
 
 @dataclass(eq=False, kw_only=True)
-class Asking:
-    """How the holders of one token ask, and what they have under way."""
+class TokenQueries:
+    """The queries of one token: the function that asks, its limits, and the tasks in progress."""
 
     scope: TokenScope
     ask: Ask | None
@@ -126,34 +130,40 @@ class Asking:
     tasks: set[_Task] = field(default_factory=set)
 
     def check(self) -> None:
-        """Raise what is in the way of any request."""
+        """Raise `BridgeRefused` if no request is possible: too deep, or without a model."""
         scope = self.scope
         if scope.depth > scope.depth_max:
-            said = f"{scope.depth} runs stand above this one; at most {scope.depth_max} may"
+            said = f"{scope.depth} runs are above this one; at most {scope.depth_max} are allowed"
             raise BridgeRefused("RecursionDepthExceeded", said)
         if self.ask is None:
             raise BridgeRefused("LlmNotConfigured", "there is no model to ask here")
 
-    def leave(self) -> None:
-        """Cancel what is under way."""
+    def cancel_tasks(self) -> None:
+        """Cancel the tasks in progress."""
         for task in tuple(self.tasks):
             task.cancel()
 
     async def enter(self, *, ends_at: float) -> None:
-        """Wait for a place among the requests that the token has under way."""
+        """Wait for a place among the requests that the token may have in progress.
+
+        Raise `BridgeRefused` if there is none before `ends_at`, in the loop's time.
+        """
         try:
             async with asyncio.timeout_at(ends_at):
                 await self.slots.acquire()
         except TimeoutError:
-            said = "as many requests are under way with this token as may be"
+            said = "this token has the largest number of requests in progress already"
             raise BridgeRefused("LlmCallFailed", said, status=429, retry_after_ms=1_000) from None
 
-    async def asked(
+    async def ask_all(
         self, queries: Sequence[BridgeQuery], *, ends_at: float, tasks: list[_Task]
     ) -> tuple[list[tuple[Outcome, int]], BridgeLeft]:
-        """What came of each, in order, with its milliseconds; and what the last to end had left.
+        """Ask all queries; return the outcomes in order with their milliseconds, and what is left.
 
-        Those before it still counted what was held for it. `tasks` gets what is begun.
+        A query without an answer at `ends_at` is cancelled. What is left is what the last query to
+        end had left: those before it still counted its reservation. Tasks are added to `tasks` as
+        they begin, so that the caller can pass them to `exit` if this raises. Raise `BridgeRefused`
+        if the pace does not allow the queries.
         """
         self.pace.take(len(queries))
         loop = asyncio.get_running_loop()
@@ -179,13 +189,17 @@ class Asking:
         return found, left
 
     def exit(self, tasks: Sequence[_Task]) -> None:
-        """Give the place back, once all have ended: one that cannot be left still takes it."""
+        """Give the place back when all tasks have ended.
+
+        A task that does not end when it is cancelled still uses it.
+        """
         pending = set(tasks)
 
-        def ended(task: _Task) -> None:
+        def on_end(task: _Task) -> None:
             pending.discard(task)
             if not task.cancelled():
-                # Whoever asked was told already, or is gone.
+                # Retrieve it, or asyncio logs it as never retrieved. The client was answered
+                # already, or is gone.
                 task.exception()
             if not pending:
                 self.slots.release()
@@ -193,7 +207,7 @@ class Asking:
         if not pending:
             self.slots.release()
         for each in tasks:
-            each.add_done_callback(ended)
+            each.add_done_callback(on_end)
 
     async def _one(self, query: BridgeQuery) -> BridgeAnswer:
         assert self.ask is not None
@@ -213,13 +227,13 @@ def _outcome(task: _Task) -> Outcome:
     if task.cancelled():
         return BridgeRefused("Cancelled", _ENDED)
     error = task.exception()
-    return task.result() if error is None else refused_by(error)
+    return task.result() if error is None else refusal_of(error)
 
 
-# The bridge: a server by which programs outside our process ask models.
+# The bridge: a server of model queries for programs outside our process.
 
 
-# What a program inside finds in its environment.
+# Variables in the environment of the program that asks.
 ADDRESS, TOKEN = "TALLYSTICK_BRIDGE", "TALLYSTICK_BRIDGE_TOKEN"
 _ROUTES = {"/health": "GET", "/query": "POST", "/query_batched": "POST"}
 _PAUSE_SECONDS = 0.05
@@ -227,7 +241,7 @@ _READ_BYTES = 65_536
 
 
 def environment_of(address: str, token: IssuedToken) -> dict[str, str]:
-    """What a program is given so that the client in it finds the bridge."""
+    """Return the variables by which the client inside a program finds the bridge."""
     return {ADDRESS: address, TOKEN: token.text}
 
 
@@ -245,7 +259,7 @@ class _Exchange:
         self.reader = reader
         self.writer = writer
         self.ends_at = ends_at
-        # A POST without a length may have a body all the same.
+        # A POST without a length may have a body all the same, so its rest is unknown.
         self.clean = head.length == 0 or (head.length is None and head.method == "GET")
 
 
@@ -261,7 +275,8 @@ class Bridge:
         self.limits = BridgeLimits() if limits is None else limits
         self._clock = clock
         self._tokens = TokenBook(clock=clock)
-        self._asking: weakref.WeakKeyDictionary[Grant, Asking] = weakref.WeakKeyDictionary()
+        # Weak keys: when the book forgets an expired grant, its queries are forgotten, too.
+        self._asking: weakref.WeakKeyDictionary[Grant, TokenQueries] = weakref.WeakKeyDictionary()
         self._listeners: list[Listener] = []
         self._connections: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -282,9 +297,12 @@ class Bridge:
         ttl_ms: int = TTL_MS,
         parent: Grant | None = None,
     ) -> IssuedToken:
-        """Make a token that asks by `ask`; with None its holder is told `LlmNotConfigured`."""
+        """Make a token that asks by `ask`; with None, its holder gets `LlmNotConfigured`.
+
+        Raise `UsageError` or `InvalidLimit` if its scope is not valid.
+        """
         issued = self._tokens.issue(scope, ttl_ms=ttl_ms, parent=parent)
-        self._asking[issued.grant] = Asking(
+        self._asking[issued.grant] = TokenQueries(
             scope=issued.grant.scope,
             ask=ask,
             pace=self.limits.pace(self._clock),
@@ -293,11 +311,11 @@ class Bridge:
         return issued
 
     def revoke(self, grant: Grant) -> None:
-        """End a token and those under it, and cancel what they have under way."""
+        """End a token and those under it, and cancel their queries in progress."""
         for each in {grant, *self._tokens.revoke(grant)}:
             asking = self._asking.get(each)
             if asking is not None:
-                asking.leave()
+                asking.cancel_tasks()
 
     def revoke_all(
         self, *, session: str, run: str | None = None, program: int | None = None
@@ -311,36 +329,54 @@ class Bridge:
     def listen_unix(self, path: Path, *, session: str | None, uid: int | None = None) -> Listener:
         """Listen on a socket of mode 0600 in a private directory, which is made if missing.
 
-        With a session, only its tokens are taken. `uid` gives both to another user.
+        With a session, only its tokens are accepted. `uid` makes another user the owner of both.
+        Raise `UsageError` if the bridge is closed or the socket cannot be made.
         """
         self._check_open()
         return self._listen(unix_listener(path, session=session, uid=uid))
 
     def listen_tcp(self, *, session: str | None, port: int = 0) -> Listener:
-        """Listen on 127.0.0.1, where everybody on this machine can connect. Port 0 is any."""
+        """Listen on 127.0.0.1, where everybody on this machine can connect. Port 0 is any free one.
+
+        Raise `UsageError` if the bridge is closed or the port is taken.
+        """
         self._check_open()
         return self._listen(tcp_listener(session=session, port=port))
 
     def listen_on(self, sock: socket.socket, *, session: str | None) -> Listener:
-        """Listen on a socket that listens already, an inherited one perhaps. It is ours then."""
+        """Listen on a socket that listens already, perhaps an inherited one.
+
+        The bridge owns it from then.
+
+        Raise `UsageError` if the bridge is closed.
+        """
         self._check_open()
         return self._listen(Listener(sock=sock, session=session))
 
     def serve(self, sock: socket.socket, *, session: str | None) -> None:
-        """Serve one socket that is connected already. It is ours then, and may be idle."""
+        """Serve one socket that is connected already. The bridge owns it from then; it may be idle.
+
+        Raise `UsageError` if the bridge is closed.
+        """
         self._check_open()
         sock.setblocking(False)
         self._begin(sock, session, idle_ms=None)
 
     def pair(self, *, session: str | None) -> socket.socket:
-        """One end of a connection that is served, for one process to inherit."""
+        """Return one end of a connection that is served, for one process to inherit.
+
+        Raise `UsageError` if the bridge is closed.
+        """
         self._check_open()
         ours, theirs = socket.socketpair()
         self.serve(ours, session=session)
         return theirs
 
     async def close(self) -> None:
-        """End all connections and what is under way. Closing twice is harmless."""
+        """End all connections and queries in progress. Closing twice is harmless.
+
+        Tasks that do not end within `close_ms` are left to themselves.
+        """
         self._closed = True
         held: list[asyncio.Future[None] | asyncio.Future[BridgeAnswer]] = [*self._connections]
         held += [each.task for each in self._listeners if each.task is not None]
@@ -348,7 +384,7 @@ class Bridge:
         for task in held:
             task.cancel()
         if held:
-            # Each writes down how it ended. One that does not let itself be left is left.
+            # Give each the time to record its end. One that resists its cancel is not waited for.
             await asyncio.wait(held, timeout=self.limits.close_ms / 1000)
         for listener in self._listeners:
             listener.close()
@@ -367,7 +403,10 @@ class Bridge:
     # -- connections ---------------------------------------------------------------------------
 
     async def _accept(self, listener: Listener) -> None:
-        """Take as many connections as may be open. The others wait where they cost nothing."""
+        """Accept as many connections as may be open.
+
+        Others wait in the socket's backlog, at no cost to us.
+        """
         loop = asyncio.get_running_loop()
         free = asyncio.Semaphore(self.limits.connections)
         while True:
@@ -375,7 +414,8 @@ class Bridge:
             try:
                 sock, _ = await loop.sock_accept(listener.sock)
             except OSError:
-                # No descriptor is free, or whoever connected is gone.
+                # No descriptor is free, or the client is gone. Without a pause, the first would
+                # make this loop spin.
                 free.release()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -395,7 +435,7 @@ class Bridge:
         writer: asyncio.StreamWriter | None = None
         try:
             reader, writer = await asyncio.open_connection(sock=sock, limit=self.limits.head_bytes)
-            # Then whatever is written has left when `drain` returns.
+            # With a limit of 0, all that is written has left this process when `drain` returns.
             writer.transport.set_write_buffer_limits(high=0)
             while True:
                 if not await self._request(reader, writer, session, idle_ms):
@@ -403,7 +443,7 @@ class Bridge:
                 # A client that sends many at once does not keep the others waiting.
                 await asyncio.sleep(0)
         except (OSError, EOFError, TimeoutError):
-            # It went away, or kept us waiting.
+            # The client went away, or took too long.
             pass
         finally:
             if writer is None:
@@ -418,7 +458,7 @@ class Bridge:
         session: str | None,
         idle_ms: int | None,
     ) -> bool:
-        """Serve one request. Returns whether another one may come on the connection."""
+        """Serve one request. Return True if another one may come on the connection."""
         async with asyncio.timeout(None if idle_ms is None else idle_ms / 1000):
             begun = await reader.read(1)
         if not begun:
@@ -429,7 +469,7 @@ class Bridge:
             head = await self._head(begun, reader)
             ends_at = asyncio.get_running_loop().time() + self.limits.request_ms / 1000
             exchange = _Exchange(head, reader, writer, ends_at)
-            body = await self._answered(exchange, session)
+            body = await self._answer(exchange, session)
         except BridgeRefused as error:
             status, body, retry_after_ms = error.status, error_body(error), error.retry_after_ms
         goes_on = exchange is not None and exchange.clean and exchange.head.keep_alive
@@ -441,7 +481,10 @@ class Bridge:
         return goes_on
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Let the reply arrive: to close on a client that still sends could take it away."""
+        """Read what the client still sends, for a short time, so that the reply arrives.
+
+        To close a connection with unread data resets it, and the client could lose the reply.
+        """
         left = self.limits.body_bytes
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.limits.linger_ms / 1000):
@@ -486,8 +529,13 @@ class Bridge:
 
     # -- requests ------------------------------------------------------------------------------
 
-    async def _answered(self, exchange: _Exchange, session: str | None) -> dict[str, object]:
-        """What a request is answered. Its body is not read before its token is known."""
+    async def _answer(self, exchange: _Exchange, session: str | None) -> dict[str, object]:
+        """Return the body of the reply to a request.
+
+        Its body is not read before its token is known.
+
+        Raise `BridgeRefused` if the path, the method or the token is not valid.
+        """
         head = exchange.head
         method = _ROUTES.get(head.path)
         if method is None:
@@ -506,26 +554,29 @@ class Bridge:
         await asking.enter(ends_at=exchange.ends_at)
         tasks: list[asyncio.Future[BridgeAnswer]] = []
         try:
-            return await self._asked(exchange, grant, asking, tasks)
+            return await self._answer_queries(exchange, grant, asking, tasks)
         finally:
             asking.exit(tasks)
 
-    async def _asked(
+    async def _answer_queries(
         self,
         exchange: _Exchange,
         grant: Grant,
-        asking: Asking,
+        asking: TokenQueries,
         tasks: list[asyncio.Future[BridgeAnswer]],
     ) -> dict[str, object]:
         body = await self._body(exchange)
         single = exchange.head.path == "/query"
         queries = [read_query(body)] if single else read_batch(body, most=self.limits.batch_max)
         if not grant.holds(self._clock()):
-            # It ended while the body came.
-            raise BridgeRefused("InvalidSessionToken", "X-Session-Token: it has just ended")
+            # The token expired or was revoked while the body arrived.
+            raise BridgeRefused(
+                "InvalidSessionToken",
+                "X-Session-Token: it expired or was revoked while the body arrived",
+            )
         loop = asyncio.get_running_loop()
         began = loop.time()
-        outcomes, left = await asking.asked(queries, ends_at=exchange.ends_at, tasks=tasks)
+        outcomes, left = await asking.ask_all(queries, ends_at=exchange.ends_at, tasks=tasks)
         time_ms = round((loop.time() - began) * 1000)
         if not single:
             return batch_body(outcomes, left, time_ms=time_ms)

@@ -1,4 +1,4 @@
-"""Where the bridge listens: sockets that only their owner can use, in a private directory."""
+"""Make the sockets of the bridge: for their owner alone, in a private directory."""
 
 from __future__ import annotations
 
@@ -24,38 +24,41 @@ _SOURCE = Path(__file__).with_name("inside") / CLIENT
 
 @dataclass(slots=True)
 class BridgeFolder:
-    """A private directory for sockets, and the client beside them. Made when it is needed."""
+    """A private directory for sockets, with the client beside them. It is made at the first use."""
 
     _path: Path | None = field(default=None)
 
     @property
     def path(self) -> Path:
+        """The directory, made now if it does not exist yet."""
         if self._path is None:
-            # Short: the path of a socket has at most a hundred bytes.
+            # A short prefix: the path of a socket has at most about a hundred bytes.
             self._path = Path(tempfile.mkdtemp(prefix="tally-"))
             shutil.copyfile(_SOURCE, self._path / CLIENT)
             (self._path / CLIENT).chmod(0o644)
-            # Programs of root's boxes are nobody's: they pass through, and list nothing.
+            # In a sandbox that root made, programs run as the user nobody. This mode lets them
+            # pass through the directory, but not list it.
             self._path.chmod(0o711)
         return self._path
 
     def close(self) -> None:
+        """Remove the directory with all that is in it. Closing twice is harmless."""
         path, self._path = self._path, None
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-# Where the bridge listens: sockets that only their owner can use, or this machine alone.
+# Sockets that only their owner can use, or only this machine.
 
 
 _BACKLOG = 128
-# What the system has room for, with the byte that ends it.
+# Linux has 108 bytes for the path of a socket, one of which ends it.
 _PATH_BYTES_MAX = 107
 
 
 @dataclass(eq=False, kw_only=True)
 class Listener:
-    """A place where clients connect. With a session, only tokens of that one are taken."""
+    """A socket where clients connect. With a session, only tokens of that one are accepted."""
 
     sock: socket.socket
     session: str | None
@@ -77,7 +80,8 @@ class Listener:
 def unix_listener(path: Path, *, session: str | None, uid: int | None) -> Listener:
     """Bind a socket with mode 0600. Its directory is made if missing, and has to be private.
 
-    Both are given to `uid`, if that is named: to a sandbox whose programs are another user's.
+    With `uid`, both then belong to that user: to a sandbox whose programs are another user's. Raise
+    `UsageError` if the path is too long, the directory is not private, or the system fails.
     """
     if len(os.fsencode(path)) > _PATH_BYTES_MAX:
         raise UsageError(f"bridge: a socket's path has at most {_PATH_BYTES_MAX} bytes: {path}")
@@ -85,7 +89,7 @@ def unix_listener(path: Path, *, session: str | None, uid: int | None) -> Listen
     try:
         _check_private(path.parent, uid)
         sock.bind(str(path))
-        # Nobody can connect before it listens.
+        # The mode is set between bind and listen: nobody can connect before it listens.
         path.chmod(0o600)
         if uid is not None:
             os.chown(path, uid, -1)
@@ -102,7 +106,7 @@ def unix_listener(path: Path, *, session: str | None, uid: int | None) -> Listen
 
 
 def tcp_listener(*, session: str | None, port: int) -> Listener:
-    """Bind to 127.0.0.1. Port 0 is any that is free."""
+    """Bind to 127.0.0.1. Port 0 is any that is free. Raise `UsageError` if it cannot be bound."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -116,6 +120,7 @@ def tcp_listener(*, session: str | None, port: int) -> Listener:
 
 
 def _check_private(directory: Path, uid: int | None) -> None:
+    """Make a directory if it is missing; raise `UsageError` if others may use it."""
     make_private(directory)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):

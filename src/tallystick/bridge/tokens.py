@@ -1,8 +1,8 @@
-"""Tokens of the bridge: who may ask, for what, and until when.
+"""Issue and check the tokens of the bridge: who may ask, for what, and until when.
 
-A token is 32 random bytes and says nothing by itself. Only its digest is kept, so that what holds
-them cannot tell them. One that was issued under another may never do more than that one, ends with
-it at the latest, and is one level deeper: depth is how many stand above, not how many ask at once.
+A token is 32 random bytes without a meaning. Only its digest is kept, so that the book cannot
+reveal tokens. A token that was issued under another may never do more than that one, ends with it
+at the latest, and is one level deeper: depth counts the tokens above it, not those in use.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from dataclasses import dataclass, replace
 from tallystick.core.errors import InvalidLimit, UsageError
 
 TOKEN_BYTES = 32
-# As long as a session lasts.
+# 30 minutes, as long as a session lasts by default.
 TTL_MS = 1_800_000
+# The default depth of a run.
 _DEPTH_MAX = 10
-# A token is of one length; what is longer is not looked at.
+# All tokens have one length; a text longer than this is not hashed.
 _TEXT_CHARS_MAX = 256
 _NOBODY = bytes(hashlib.sha256().digest_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScope:
-    """Whose token it is and what may be asked with it.
+    """The owner of a token and what may be asked with it.
 
     `models` are those that may be asked for by name, None for any that the run has; the run's own
-    is asked without a name. `depth` is how many runs stand above the one that asks.
+    is asked without a name. `depth` is how many runs are above the one that asks.
     """
 
     session: str
@@ -43,7 +44,7 @@ class TokenScope:
 
 @dataclass(eq=False, kw_only=True)
 class Grant:
-    """What a token stands for, without the token."""
+    """The rights of a token, without the token."""
 
     scope: TokenScope
     expires_at: float
@@ -52,15 +53,15 @@ class Grant:
     revoked: bool = False
 
     def __repr__(self) -> str:
-        """Without the digest, by which a token could be known again."""
+        """Return the session and the run, without the digest: that would identify the token."""
         return f"Grant(session={self.scope.session!r}, run={self.scope.run!r})"
 
     def holds(self, now: float) -> bool:
-        """Whether it is valid now. It ends with what is above it, by its time and when revoked."""
+        """Return True if the grant is valid at `now`: not expired, and not revoked."""
         return not self.revoked and now < self.expires_at
 
     def is_under(self, other: Grant) -> bool:
-        """Whether it is that one, or stands below it."""
+        """Return True if this is the other grant, or was issued under it."""
         at: Grant | None = self
         while at is not None:
             if at is other:
@@ -71,13 +72,13 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A token, to be given to whoever shall ask, and its grant."""
+    """A token, to be given to the program that shall ask, and its grant."""
 
     text: str
     grant: Grant
 
     def __repr__(self) -> str:
-        """Without the token: what is shown may be kept."""
+        """Return the grant without the token: shown texts may be kept."""
         return f"IssuedToken({self.grant!r})"
 
 
@@ -94,15 +95,19 @@ class TokenBook:
     def issue(
         self, scope: TokenScope, *, ttl_ms: int = TTL_MS, parent: Grant | None = None
     ) -> IssuedToken:
-        """Make a token. Under `parent` it may do no more than that, whatever is asked for."""
+        """Make a token. Under `parent` it may do no more than that, whatever is asked for.
+
+        Expired tokens are forgotten. Raise `UsageError` if the parent is not valid or of another
+        session, `InvalidLimit` for a limit that is not a whole number of at least its minimum.
+        """
         _check(scope, ttl_ms)
         now = self._clock()
         self._forget(now)
         expires_at = now + ttl_ms / 1000
         if parent is not None:
             if not parent.holds(now):
-                raise UsageError("a token under one that is not valid any more")
-            scope = _narrowed(scope, parent.scope)
+                raise UsageError("the token above the new one is not valid any more")
+            scope = _narrow(scope, parent.scope)
             expires_at = min(expires_at, parent.expires_at)
         text = secrets.token_urlsafe(TOKEN_BYTES)
         grant = Grant(scope=scope, expires_at=expires_at, digest=_digest(text), parent=parent)
@@ -110,11 +115,11 @@ class TokenBook:
         return IssuedToken(text, grant)
 
     def find(self, text: str | None, *, session: str | None = None) -> Grant | None:
-        """The grant of a token that is valid, and in that session if one is named."""
+        """Return the grant of a valid token, of that session if one is named; otherwise None."""
         if text is None or len(text) > _TEXT_CHARS_MAX:
             return None
         digest = _digest(text)
-        # By its digest: how long that takes says nothing about any token that there is.
+        # Look up the digest: the time of the look-up then reveals nothing about existing tokens.
         grant = self._grants.get(digest)
         same = hmac.compare_digest(digest, _NOBODY if grant is None else grant.digest)
         if grant is None or not same or not grant.holds(self._clock()):
@@ -124,7 +129,7 @@ class TokenBook:
         return grant
 
     def revoke(self, grant: Grant) -> list[Grant]:
-        """End a token and all under it. Returns those that ended. Twice is the same as once."""
+        """End a token and all under it. Return those that ended; repeating it is harmless."""
         ended = [each for each in self._grants.values() if each.is_under(grant)]
         for each in ended:
             each.revoked = True
@@ -135,7 +140,7 @@ class TokenBook:
     def matching(
         self, *, session: str, run: str | None = None, program: int | None = None
     ) -> list[Grant]:
-        """The grants of a session, or of a run or a program of it."""
+        """Return the grants of a session, or of a run or a program of it."""
         return [
             each
             for each in self._grants.values()
@@ -148,9 +153,10 @@ class TokenBook:
         self._grants = {key: each for key, each in self._grants.items() if each.holds(now)}
 
 
-def _narrowed(scope: TokenScope, above: TokenScope) -> TokenScope:
+def _narrow(scope: TokenScope, above: TokenScope) -> TokenScope:
+    """Return a scope restricted to what the scope above it allows, one level deeper."""
     if scope.session != above.session:
-        raise UsageError("a token under another is of the same session")
+        raise UsageError("a token under another must have the same session")
     models = scope.models
     if above.models is not None:
         models = above.models if models is None else models & above.models
@@ -166,7 +172,7 @@ def _narrowed(scope: TokenScope, above: TokenScope) -> TokenScope:
 
 def _check(scope: TokenScope, ttl_ms: int) -> None:
     if not scope.session:
-        raise UsageError("a token is of a session")
+        raise UsageError("a token needs a session")
     least: dict[str, tuple[object, int]] = {
         "ttl_ms": (ttl_ms, 1),
         "depth": (scope.depth, 0),

@@ -33,12 +33,12 @@ from tallystick.core.records import (
     tag_of,
 )
 from tallystick.core.records.receipts import holds_reservations
+from tallystick.inputs.strategy import Estimate, StrategyEstimate
 from tallystick.ledger.port import Ledger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
 from tallystick.model.prices import is_unpriced
-from tallystick.runtime.run.strategy import Estimate, StrategyEstimate
 from tallystick.runtime.runs.history import recorded_model
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.port import AUTO

@@ -1,7 +1,7 @@
-"""The hash chain of a run: each entry binds the one before it, and is checked at its place.
+"""Build and check the hash chain of a run: each entry binds the one before it.
 
-What the first entry of a run stands behind is nothing, or for a fork the last entry that it shares
-with the run it grew from. Only the body of the first entry says which.
+The first entry of a run follows nothing, or in a fork the last entry that it shares with its
+parent. Only the body of the first entry says which.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tallystick.core.ids import is_ulid
 from tallystick.core.json_text import canonical
 from tallystick.core.records import RunForked, decode_record, intent_of, tag_of
 
-# The hash chain of a run: each entry binds the one before it.
+# Building a chain.
 #
 # An entry's hash is SHA-256(previous hash ‖ header bytes). The header holds SHA-256(salt ‖ body);
 # body and salt are stored apart, so they can be removed and the chain still holds. The salt keeps a
-# removed body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or for
-# a fork the head it grew from.
+# removed body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or in a
+# fork the head of its parent.
 
 
 FORMAT = 1
@@ -29,7 +29,7 @@ SALT_BYTES = 16
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What the chain binds of an entry."""
+    """The part of an entry that the chain binds."""
 
     v: int
     run: str
@@ -40,18 +40,19 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run's chain stands: how many entries, and the hash of the last."""
+    """The entry count of a run's chain, and the hash of its last entry."""
 
     count: int
     hash: str
 
     @classmethod
     def of_nothing(cls) -> Head:
+        """Return the head of a chain without entries."""
         return cls(count=0, hash=GENESIS.hex())
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that has no place yet: its tag, the intent it belongs to, its body as bytes."""
+    """An entry that has no position yet: its tag, the intent it belongs to, its body as bytes."""
 
     tag: str
     intent: int | None
@@ -59,7 +60,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry in its place. Body and salt are None once they were removed."""
+    """An entry at its position. Body and salt are None once they were removed."""
 
     header: bytes
     hash: str
@@ -68,12 +69,12 @@ class Sealed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def body_hash(salt: bytes, body: bytes) -> str:
-    """The digest by which a header binds a body."""
+    """Return the digest by which a header binds a body."""
     return hashlib.sha256(salt + body).hexdigest()
 
 
 def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, Head]:
-    """Put a draft at the end of a chain. Returns the entry and the new head."""
+    """Append a draft to a chain. Return the entry and the new head."""
     header = canonical(
         Header(
             v=FORMAT,
@@ -89,13 +90,13 @@ def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, He
     return sealed, Head(count=head.count + 1, hash=entry_hash)
 
 
-# Whether one entry holds: its header at its place, its hash behind another, its body in it.
+# Checking an entry: its header at its position, its hash after another, its body.
 
 
-# Of an entry that is whole, and was written by a later version.
+# The problem of an entry that is whole, and was written by a later version.
 UNKNOWN_RECORD = "its body is no record that this version knows"
 
-# The tag of the first entry of a run that grew from another.
+# The tag of the first entry of a forked run.
 FORKED = "run.forked"
 
 _decode_header = msgspec.json.Decoder(Header).decode
@@ -105,7 +106,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chain begins with, and for a fork the record that says so."""
+    """The hash that a chain begins with, and for a fork the record that names it."""
 
     hash: str
     fork: RunForked | None = None
@@ -115,12 +116,12 @@ _NOTHING = Root(hash=GENESIS.hex())
 
 
 def is_hash(text: str) -> bool:
-    """Whether this is a hash as chains have it."""
+    """Return True if this is a hash as chains have it."""
     return _HASH.fullmatch(text) is not None
 
 
 def is_of_fork(header: bytes) -> bool:
-    """Whether a first entry with this header is that of a fork. One that cannot be read is not."""
+    """Return True if this is the header of a fork's first entry; False if it cannot be read."""
     try:
         return _decode_header(header).tag == FORKED
     except _UNREADABLE:
@@ -128,9 +129,9 @@ def is_of_fork(header: bytes) -> bool:
 
 
 def root_of(first: Sealed, *, run: str) -> Root | str:
-    """What the chain of a run begins with, by its first entry, or why that cannot be known.
+    """Return the root of a run's chain, by its first entry, or why it cannot be known.
 
-    The entry itself is not checked: what it says holds if `check_entry` finds it behind this root.
+    The entry itself is not checked: its content holds if `check_entry` accepts it after this root.
     """
     if not is_of_fork(first.header):
         return _NOTHING
@@ -151,9 +152,9 @@ def root_of(first: Sealed, *, run: str) -> Root | str:
 
 
 def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | None:
-    """Say why an entry does not belong behind the hash `previous`; None if it does.
+    """Return why an entry does not belong after the hash `previous`; None if it does.
 
-    What is before the first entry of a run, `root_of` says.
+    For the first entry of a run, `root_of` gives that hash.
     """
     header = read_header(entry.header, run=run, seq=seq)
     if isinstance(header, str):
@@ -164,7 +165,7 @@ def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | No
 
 
 def read_header(data: bytes, *, run: str, seq: int) -> Header | str:
-    """The header of the entry at a place, or why these bytes are not one."""
+    """Return the header of the entry at a position, or why these bytes are not one."""
     try:
         header = _decode_header(data)
     except _UNREADABLE:
@@ -182,12 +183,12 @@ def read_header(data: bytes, *, run: str, seq: int) -> Header | str:
 
 
 def link(previous: str, header: bytes) -> str:
-    """The hash of the entry with this header behind the hash `previous`."""
+    """Return the hash of an entry with this header that follows the hash `previous`."""
     return hashlib.sha256(bytes.fromhex(previous) + header).hexdigest()
 
 
 def check_body(header: Header, salt: bytes | None, body: bytes | None) -> str | None:
-    """Say why a body is not the one of a header; None if it is, or was erased."""
+    """Return why a body is not the one of a header; None if it is, or was erased."""
     if salt is None or body is None:
         return None if salt is body else "only one of salt and body is there"
     # Salt and body are hashed as one: without a fixed length, bytes could change sides.

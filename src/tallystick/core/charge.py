@@ -1,4 +1,4 @@
-"""What things cost and may cost: money, charges, limits of a run, reservations and settlements."""
+"""Define money, charges, the limits of a run, and the reservation and settlement in records."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tallystick.core.errors import InvalidLimit
 
 # Money: whole nano-dollars inside, decimal dollars at the door.
 #
-# A sum that is not exact to the nano-dollar is refused, never rounded: whoever writes a finer one
-# means something else than this package would do with it.
+# A sum that is not exact to the nano-dollar is refused, never rounded: the person who writes a
+# finer one means something else than this package would do with it.
 
 
-# What a person may write. A float counts as the decimal that prints it: 0.1 is a tenth.
+# The values that a person may write. A float counts as the decimal that prints it: 0.1 is a tenth.
 Money = str | int | float | Decimal
 
 # Leaves room in 64 bits for what is spent and held beside a limit.
@@ -24,12 +24,17 @@ NANO_MAX = (1 << 62) - 1
 _NANO = Decimal("1e-9")
 _PLACES = 9
 _PER_DOLLAR = 10**_PLACES
-# Wide enough for the largest sum to the last place; anything that would be cut is a trap.
+# Wide enough for the largest sum to the last place. A digit that would be cut raises `Inexact`.
 _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
 def nano_usd(value: Money, *, field: str = "usd") -> int:
-    """Dollars as whole nano-dollars. Raises `InvalidLimit` with the field's name."""
+    """Return dollars as whole nano-dollars.
+
+    Raise `InvalidLimit`, which names the field, if not exact.
+
+    It is also raised for a sum that is no decimal number, not finite, negative or above `NANO_MAX`.
+    """
     dollars = _decimal(value, field)
     if not dollars.is_finite():
         raise InvalidLimit(field=field, given=value, why="a sum of dollars is finite")
@@ -46,7 +51,7 @@ def nano_usd(value: Money, *, field: str = "usd") -> int:
 
 
 def shown_usd(nano: int | None) -> str:
-    """A sum for people, exact: "$0.50", "$0.000123". An unknown one is "unpriced", never $0."""
+    """Return a sum as exact text: "$0.50", "$0.000123". An unknown one is "unpriced", never $0."""
     if nano is None:
         return "unpriced"
     dollars, rest = divmod(abs(nano), _PER_DOLLAR)
@@ -71,15 +76,15 @@ def _decimal(value: object, field: str) -> Decimal:
     raise InvalidLimit(field=field, given=value, why="a sum of dollars is a decimal number")
 
 
-# What things cost and may cost: charges, limits of a run, reservations and settlements.
+# Charges, limits of a run, reservations and settlements, as records hold them.
 
 
-# Whether asking again may help.
+# A transient failure may succeed if the call is repeated.
 FailureKind = Literal["transient", "terminal"]
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What something did cost. `usd` is nano-dollars, None while the price is unknown."""
+    """Amounts that something cost. `usd` is nano-dollars, None while the price is unknown."""
 
     usd: int | None = None
     tokens_in: int = 0
@@ -105,10 +110,11 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run may use in all. Exactly at a limit is allowed.
+    """The limits of a run in all. Exactly at a limit is allowed.
 
-    `reply_tokens` is for one reply, `retries` for one call: attempts after the first. `usd` is in
-    nano-dollars; None is no cap. `depth` is how many runs may stand inside each other below it.
+    `reply_tokens` is for one reply. `retries` is for one call: attempts after the first. `usd` is
+    in nano-dollars; None is no limit. `depth` is how many levels of runs may be inside it.
+    `wall_ms` is in milliseconds.
     """
 
     turns: int = 30
@@ -123,7 +129,10 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the model's side reported, verbatim in `raw`."""
+    """Token counts of one call.
+
+    `reported` is False for an estimate; `raw` has the report as it came.
+    """
 
     tokens_in: int
     tokens_out: int
@@ -132,11 +141,11 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The worst that an attempt can cost, held in every scope around it before it is sent.
+    """The worst case of an attempt, reserved in every scope around it before it is sent.
 
-    `tokens_in` is an upper bound, or with the model's own tokenizer `counted`; `usd` is None where
-    no price is known; `price` says which policy applied. `hold` is its number in the scope that
-    processes share, 0 where there is none.
+    `tokens_in` is an upper bound, or `counted` with the model's own tokenizer. `usd` is None if no
+    price is known; `price` names the policy that applied. `hold` is the number of the reservation
+    in the scope that processes share, 0 if there is none.
     """
 
     tokens_in: int
@@ -148,7 +157,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an attempt was charged in the end, where the figures come from, and what was odd."""
+    """The charge of an attempt, with the origin of its figures and what was odd about it."""
 
     figures: Literal["reported", "reserved", "returned"]
     tokens_in: int

@@ -1,7 +1,7 @@
-"""The clock of a run: where it starts, and how a model is told.
+"""Define the clock of a run: its start, and the sentence about it in the prompt.
 
-A run's clock starts at a time that its record holds. Programs see it move a microsecond at each
-reading and by what they sleep, so a replay reads the same times. A record without a start means
+The start is in the record of the run. Programs see the clock move a microsecond at each reading and
+by what they sleep, so a replay reads the same times. A record without a start means
 `FIXED_CLOCK_NS`.
 """
 
@@ -15,16 +15,16 @@ import msgspec
 FIXED_CLOCK_NS = 1_767_225_600_000_000_000
 UTC = "UTC"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# Not `strftime`: its names of days follow the locale, and a prompt is made again elsewhere.
+# Not `strftime`: its names of days follow the locale, and a replay may run under another one.
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     """The start of a run's clock, in nanoseconds since 1970, and the time zone of its user.
 
-    The offset of the zone is recorded with its name: another version of the zone database could
-    give another one, and a replay has to make the same prompt. `is_present` says that it was asked
-    to start when the run does, not at a time that was chosen.
+    The offset of the zone is recorded with its name, because another version of the zone database
+    could give another one. A replay has to compute the same prompt again. `is_present` is True if
+    the clock was to start at the start of the run, not at a chosen time.
     """
 
     clock_ns: int = FIXED_CLOCK_NS
@@ -33,8 +33,8 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
     is_present: bool = False
 
 
-def time_told(clock: RunClock) -> str:
-    """Return the sentence that tells a model the time, to the minute, with its time zone."""
+def clock_sentence(clock: RunClock) -> str:
+    """Return the sentence that gives a model the time, to the minute, with its time zone."""
     at = _EPOCH + datetime.timedelta(seconds=clock.clock_ns // 10**9 + clock.utc_offset_s)
     said = f"It is {_DAYS[at.weekday()]}, {at:%Y-%m-%d %H:%M}"
     if clock.timezone == UTC:

@@ -1,4 +1,4 @@
-"""Every error of the package that is not of one subject alone, sorted by whose fault it is.
+"""Define the errors that several subjects share, sorted by whose fault they are.
 
     TallystickError
     ├── UsageError            the caller of our API
@@ -6,7 +6,7 @@
     │   ├── InvalidLimit          a limit that is not a limit
     │   ├── InvalidName           a name that may not be used
     │   └── SnapshotExists        a snapshot of that name is there
-    ├── Refused               nobody: policy said no
+    ├── Refused               policy said no, and it is not a fault
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   │   └── SkillToolDenied       a function that a loaded skill does not name
     │   ├── InvalidSessionState   the session cannot do that in the state it is in
@@ -29,7 +29,7 @@
     │   ├── SnapshotNotFound      no snapshot of that name or id
     │   └── StoreError            stored data cannot be read or written
     │       ├── NotASessionBook       another kind of file
-    │       └── SessionFormatUnknown  a book written by a version that this one does not know
+    │       └── SessionFormatUnknown  a store written by a version that this one does not know
     └── LedgerError           the record
         ├── IllegalEvent          an event that cannot come now: the record or the driver is wrong
         ├── LedgerConflict        another writer came first: another head, or a newer claim
@@ -43,14 +43,14 @@
         ├── RecordUnreadable      a record of a kind that this version does not know
         ├── RunExists             a run of that id is there
         ├── RunNotFound           no run of that id
-        ├── RunNotOwned           moved away, or an imported copy: to read, not to go on with
+        ├── RunNotOwned           moved away, or an imported copy: to read, not to resume
         └── TransferRefused       an export that cannot be written, or is not to be believed
     Cancelled                 the user; a BaseException, so that `except Exception` cannot eat it
     CleanUpWarning            a warning: a file that is not needed any more could not be removed
 
-Each class has a stable dotted `code`, which the command line prints. Errors of one subject stand
-with it, drawn below these families where there are several: resuming (`resume_errors`), budgets,
-steps, attachments, memory, its receipts and its programs, skills.
+Each class has a stable dotted `code`, which the command line prints. The errors of one subject are
+in its own package, drawn below these families where there are several: resuming
+(`resume_errors`), budgets, steps, attachments, memory, its receipts and its programs, skills.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _PASSWORD = re.compile(r"^(\w[\w+.-]*://)([^/:@]*):.*@", re.S)
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class Facts(Exception):
-    """Makes an error a dataclass of keywords, so that nobody has to parse its words.
+    """Makes an error a dataclass of keywords, so that no caller has to parse its message.
 
-    The words are made of the facts: by `says`, or by a `text` of its own where that is not enough.
-    `dataclasses.dataclass` would write a constructor for each class, which takes 75 µs: for all
-    errors of the package as long as half a start of Python, in every command.
+    The message is made of the facts: by `says`, or by a `text` method where that is not enough.
+    `dataclasses.dataclass` would write a constructor for each class, which takes 75 µs. For all
+    errors of the package, that is half a start of Python, in every command.
     """
 
     says: ClassVar[str] = ""
@@ -100,14 +100,14 @@ def _facts_of(error: type) -> tuple[str, ...]:
 
 
 class TallystickError(Exception):
-    """Anything this package raises on purpose."""
+    """Base of every error that this package raises on purpose."""
 
     code = "error"
 
 
 @contextlib.contextmanager
 def system_errors(named: object, error: type[TallystickError]) -> Iterator[None]:
-    """Raise what the system says is wrong with a file as an error of ours, in one line.
+    """Translate an `OSError` of the block into one of ours, in one line.
 
     `named` is the file as it may be shown.
     """
@@ -160,7 +160,7 @@ class InvalidName(Facts, UsageError):
 
 
 class SnapshotExists(Facts, UsageError):
-    """A session's snapshots have names of their own."""
+    """A snapshot of this name is in the session already."""
 
     code = "usage.snapshot_exists"
     says = "the session has a snapshot {name!r}; delete it first"
@@ -257,7 +257,7 @@ class NotSupportedHere(Facts, Refused):
 
 
 class RecursionDepthExceeded(Facts, Refused):
-    """One level more than a session may have."""
+    """A session cannot have one more level."""
 
     code = "refused.depth"
     says = "session {session} is {limit} levels deep, the most it may be"
@@ -273,7 +273,7 @@ class BackendError(TallystickError):
 
 
 class GuestBroken(BackendError):
-    """A session's interpreter no longer does what it must; its programs have seen to that."""
+    """A program broke the interpreter of its own session."""
 
     code = "backend.guest_broken"
 
@@ -325,7 +325,7 @@ class SessionBusy(BackendError):
 
 
 class SessionExpired(Facts, BackendError):
-    """The time of a session is over. Its runs, snapshots and variables are still there."""
+    """The time of a session is over. Its runs, snapshots and variables are kept."""
 
     code = "backend.session_expired"
     says = (
@@ -337,7 +337,7 @@ class SessionExpired(Facts, BackendError):
 
 
 class SessionNotFound(Facts, BackendError):
-    """There is no such session: it was never made here, or it was removed."""
+    """No session has that id: it was never made here, or it was removed."""
 
     code = "backend.session_not_found"
 
@@ -348,7 +348,7 @@ class SessionNotFound(Facts, BackendError):
 
 
 class SessionNotKept(Facts, BackendError):
-    """A run has ended and is in the ledger; what its programs left could not be kept."""
+    """A run has ended and is in the ledger, but what its programs left could not be kept."""
 
     code = "backend.session_not_kept"
     says = (
@@ -383,7 +383,7 @@ class StoreError(BackendError):
 
 
 class NotASessionBook(Facts, StoreError):
-    """The file is something else."""
+    """A file that is no store of sessions."""
 
     code = "backend.store.other_file"
     says = "{path} is no book of sessions; nothing was changed in it"
@@ -392,7 +392,7 @@ class NotASessionBook(Facts, StoreError):
 
 
 class SessionFormatUnknown(Facts, StoreError):
-    """The book was written by another version."""
+    """A store of sessions that another version wrote."""
 
     code = "backend.store.format"
     says = "{path} has format {found}; this version reads {known}: use the version that wrote it"
@@ -403,7 +403,7 @@ class SessionFormatUnknown(Facts, StoreError):
 
 
 def without_password(where: str) -> str:
-    """Return the name of a store as it may be shown: the address of a server has no password."""
+    """Return the name of a store without the password that the address of a server may have."""
     return _PASSWORD.sub(r"\1\2@", where)
 
 
@@ -424,7 +424,7 @@ class IllegalEvent(Facts, LedgerError):
 
 
 class LedgerConflict(Facts, LedgerError):
-    """An append that another writer came before. Nothing was written."""
+    """Another writer appended before this one. Nothing was written."""
 
     code = "ledger.conflict"
     says = (
@@ -439,7 +439,7 @@ class LedgerConflict(Facts, LedgerError):
 
 
 class LedgerCorrupt(Facts, LedgerError):
-    """The file is not what was written."""
+    """A ledger file that is damaged, or was only half written."""
 
     code = "ledger.corrupt"
     says = "{where} is damaged: {why}; put a good copy in its place"
@@ -449,7 +449,7 @@ class LedgerCorrupt(Facts, LedgerError):
 
 
 class LedgerFormatUnknown(Facts, LedgerError):
-    """The file was written by another version."""
+    """A ledger file that another version wrote."""
 
     code = "ledger.format"
     says = "{where} has format {found}; this version reads {known}: use the version that wrote it"
@@ -460,7 +460,7 @@ class LedgerFormatUnknown(Facts, LedgerError):
 
 
 class LedgerFull(Facts, LedgerError):
-    """There is no room for what was to be written. Nothing of it was."""
+    """A write that the disk has no room for. Nothing of it was written."""
 
     code = "ledger.full"
     says = "{where} cannot grow: the disk is full; free some space, then go on"
@@ -494,14 +494,14 @@ class LedgerUnavailable(Facts, LedgerError):
     """The file cannot be opened, or the disk under it failed."""
 
     code = "ledger.unavailable"
-    says = "{where} cannot be used: {why}; name another file, or mend this one's disk"
+    says = "{where} cannot be used: {why}; name another file, or repair the disk of this one"
 
     where: str
     why: str
 
 
 class NotALedger(Facts, LedgerError):
-    """The file is something else."""
+    """A file that is no ledger."""
 
     code = "ledger.not_a_ledger"
     says = "{where} is not a ledger; nothing was changed in it: name another file"
@@ -547,7 +547,7 @@ class RunNotFound(Facts, LedgerError):
 
 
 class RunNotOwned(Facts, LedgerError):
-    """The run may be read here and not be gone on with."""
+    """A run that may be read here and not be resumed."""
 
     code = "ledger.not_owned"
     says = "run {run} {why}"

@@ -1,8 +1,8 @@
-"""The records of a run, indexed once: what was begun, what came of it, and how the run stands.
+"""Index the records of a run once: the calls that were begun, their outcomes, the state of the run.
 
 A call is known by its key: the same program asks in the same order, so a key means the same call in
-every execution of a run. Whoever replays, resumes, forks or looks at a run asks the history, and
-does not go through the records.
+every execution of a run. Replay, resume, fork and the views ask the history, and do not search the
+records.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ WHOLE = -1
 class Key(NamedTuple):
     """The place of a call in its run.
 
-    A model call of a turn, a program, a host call, a model call of a program, or a child run.
-    `item` is the place in a batch, -1 for a call that is none of a batch, or for a whole batch.
+    The call is a model call of a turn, a program, a host call, a model call of a program, or a
+    child run. `item` is the place in a batch, -1 for a call outside a batch, or for a whole batch.
     """
 
     kind: Literal["turn", "program", "host", "query", "child"]
@@ -64,7 +64,7 @@ class Key(NamedTuple):
     attempt: int = 1
 
 
-# Records that say that a call is begun, and those that say what came of it.
+# Records of the beginning of a call, and of its outcome.
 Beginning = AskModel | RunProgram | CallHost | QueryAsked | ChildBegun
 Outcome = (
     ModelReplied
@@ -102,7 +102,7 @@ def key_of(record: Beginning | Outcome) -> Key:
 class History:
     """The index of one run's records. It is made once and never changed.
 
-    `resumed` says that the run is resumed behind the last of them, so that an end among them is not
+    `resumed` says that the run is resumed after the last of them, so that an end among them is not
     its end any more.
     """
 
@@ -139,13 +139,14 @@ class History:
     # -- calls ---------------------------------------------------------------------------------
 
     def begun(self, key: Key) -> Sequence[Beginning]:
-        """Return every time that a call was begun; an effect may be begun again under its key."""
+        """Return every beginning of a call; an effect may be begun again under its key."""
         return self._begun.get(key, ())
 
     def ended(self, key: Key) -> Outcome | None:
-        """Return what came of a call. A refusal, or an answer that was only read, has no beginning.
+        """Return the outcome of a call, or None if none is recorded.
 
-        The refusal of a child is found by its key too. None if nothing is recorded.
+        A refusal, or an answer that was only read, has no beginning. The refusal of a child is
+        found by the key of the child too.
         """
         ended = self._ended.get(key)
         if ended is None and key.kind == "child":
@@ -156,7 +157,10 @@ class History:
     def query(
         self, intent: int, item: int, attempt: int
     ) -> tuple[QueryAsked | None, QueryReplied | QueryFailed | QueryRefused | None]:
-        """Return what is recorded of an attempt at a model call of a program."""
+        """Return the beginning and the outcome of an attempt at a model call of a program.
+
+        Each is None if it is not recorded.
+        """
         key = Key("query", intent, item, attempt)
         begun, ended = self.begun(key), self.ended(key)
         asked = begun[0] if begun else None
@@ -165,7 +169,7 @@ class History:
         return asked, ended
 
     def child(self, intent: int, item: int) -> list[tuple[ChildBegun, ChildEnded | None]]:
-        """Return every attempt at a child run, the first one first, and what came of each."""
+        """Return every attempt at a child run with its outcome, the first one first."""
         found = []
         for begun in self._all(ChildBegun):
             if (begun.intent, begun.item) == (intent, item):
@@ -175,11 +179,11 @@ class History:
         return sorted(found, key=lambda attempt: attempt[0].attempt)
 
     def child_refusal(self, intent: int, item: int) -> QueryRefused | None:
-        """Return the refusal of a child run, or with `WHOLE` of a batch, if it was not begun."""
+        """Return the refusal of a child run, or with `WHOLE` of a batch; None if there is none."""
         return self._refusals.get((intent, item))
 
     def is_answered(self, intent: int) -> bool:
-        """Tell whether a program was told what came of its host call."""
+        """Return True if a program has the answer to its host call."""
         return Key("host", intent) in self._ended
 
     def inside(self, program: int) -> Sequence[QueryRecord]:
@@ -193,7 +197,7 @@ class History:
 
     @cached_property
     def left(self) -> Sequence[AskModel | QueryAsked]:
-        """The calls that were left after they were sent, and that a resume would make again."""
+        """The calls that were left after they were sent, and that a resume would repeat."""
         return left_calls(self.records)
 
     @cached_property
@@ -204,32 +208,37 @@ class History:
 
     @cached_property
     def asked(self) -> Mapping[int, AskModel]:
+        """The model calls of turns, by intent."""
         return _by_intent(self._all(AskModel))
 
     @cached_property
     def replies(self) -> Mapping[int, ModelReplied | ModelFailed]:
-        """The outcome of each model call of a turn that was sent."""
+        """The outcome of each model call of a turn that was sent, by intent."""
         return {**_by_intent(self._all(ModelReplied)), **_by_intent(self._all(ModelFailed))}
 
     @cached_property
     def refused(self) -> Mapping[int, ModelRefused]:
+        """The refused model calls of turns, by intent."""
         return _by_intent(self._all(ModelRefused))
 
     @cached_property
     def programs(self) -> frozenset[int]:
-        """The programs that were begun."""
+        """The intents of the programs that were begun."""
         return frozenset(each.intent for each in self._all(RunProgram))
 
     @cached_property
     def finished(self) -> Mapping[int, ProgramFinished]:
+        """The results of programs, by intent."""
         return _by_intent(self._all(ProgramFinished))
 
     @cached_property
     def snapshots(self) -> Mapping[int, SnapshotTaken]:
+        """The snapshots after programs, by intent."""
         return _by_intent(self._all(SnapshotTaken))
 
     @cached_property
     def files(self) -> Mapping[int, FilesKept]:
+        """The files that were kept after native programs, by intent."""
         return _by_intent(self._all(FilesKept))
 
     @cached_property
@@ -260,7 +269,7 @@ class History:
         return kept[-1].left_out
 
     def open_in(self, program: int) -> str | None:
-        """Return the name of an effect or a paid call of a program that has no outcome, if any."""
+        """Return the name of an effect or a paid call of a program that has no outcome, or None."""
         effects = self.unanswered.get(program, ())
         if effects:
             return effects[0].name
@@ -278,7 +287,11 @@ class History:
 
     @cached_property
     def started(self) -> RunStarted:
-        """The start as it counts now: with the limits, and of a fork the model, that it has."""
+        """The start as it applies now: with the current limits, model and temperature.
+
+        A fork may have changed the last two. Raise `LedgerError` if the records do not begin with a
+        start.
+        """
         if not self.records or not isinstance(self.records[0], RunStarted):
             raise LedgerError("the run does not begin with its start")
         started = self.records[0]
@@ -295,16 +308,17 @@ class History:
 
     @property
     def end(self) -> RunEnded | None:
-        """The end of the run, unless it was resumed or forked after it."""
+        """The end of the run; None without one, or if the run was resumed or forked after it."""
         ends = [
             each for each in self.records[self._continued_at + 1 :] if isinstance(each, RunEnded)
         ]
         return ends[-1] if ends else None
 
     def is_left(self, outcome: Outcome) -> bool:
-        """Tell whether the run ends with this outcome: a cancel left the call, and nobody resumed.
+        """Return True if the run ends with this outcome, because a cancel left the call.
 
-        That is of a turn's model call, or of a program that is an effect. Others are inside one.
+        That is the model call of a turn, or a program that is an effect; other calls are inside
+        one. False if the run was resumed or forked since.
         """
         if isinstance(outcome, ModelFailed):
             left = outcome.reason == LEFT
@@ -313,12 +327,12 @@ class History:
         return left and not self.continued_after(outcome.intent)
 
     def continued_after(self, intent: int) -> bool:
-        """Tell whether the run was resumed or forked after a turn or a program had its outcome."""
+        """Return True if the run was resumed or forked after the outcome of a turn or a program."""
         return self._ended_at.get(intent, -1) < self._continued_at
 
     @cached_property
     def holds(self) -> tuple[dict[int, Amount], set[int]]:
-        """Reservations in the shared scope by number: the cost of those that ended, and all."""
+        """The reservations in the shared scope: the cost of those that ended, and all numbers."""
         ended: dict[int, Amount] = {}
         begun: set[int] = set()
         for key, records in self._begun.items():
@@ -334,10 +348,10 @@ class History:
 
     @cached_property
     def awaited_children(self) -> list[str]:
-        """The runs that whoever resumes this one resumes.
+        """The child runs that a resume of this run resumes.
 
-        Programs began them and were not told what came of it. Also those that were stopped from
-        outside, which have an end.
+        Programs began them and have no result yet. Also those that were stopped from outside, which
+        have an end.
         """
         waits: dict[str, bool] = {}
         for record in self.records:
@@ -382,7 +396,11 @@ class History:
         return [(self.asked[intent], self.replies[intent]) for intent in sorted(self.replies)]
 
     def answers_of(self, model: str) -> int:
-        """Return how many calls a model has answered, of turns and of programs that named it."""
+        """Return how many calls a model has answered or failed.
+
+        Counted are the calls of all turns, and those of programs that named this model. Calls that
+        a cancel left, or whose process died, are not counted.
+        """
         own = {(each.intent, each.item) for each in self._all(QueryAsked) if each.model == model}
         return sum(
             isinstance(each, ModelReplied | QueryReplied) or each.reason not in (LEFT, DOUBTED)
@@ -396,14 +414,17 @@ class History:
 
 
 def spent_by(event: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> Charge:
-    """Return what a call took from the budget. One whose hold was given back took none."""
+    """Return what a call took from the budget.
+
+    If its reservation was returned, it is no model call.
+    """
     charge = charge_of(event)
     returned = event.settled is not None and event.settled.figures == "returned"
     return msgspec.structs.replace(charge, model_calls=0) if returned else charge
 
 
 def _cost_nothing(record: ModelReplied | ModelFailed | QueryReplied | QueryFailed) -> bool:
-    """Tell whether an attempt is known to have cost nothing, so that it was never counted."""
+    """Return True if an attempt is known to have cost nothing, so that it was never counted."""
     if record.settled is not None:
         return record.settled.figures == "returned"
     return isinstance(record, ModelFailed | QueryFailed) and not record.billed

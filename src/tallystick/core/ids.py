@@ -1,4 +1,7 @@
-"""Identifiers that sort by time, and moments: milliseconds inside, RFC 3339 at the surfaces."""
+"""Create and check ids that sort by time, and convert moments to and from text.
+
+Moments are milliseconds since 1970 inside the package, and RFC 3339 outside.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ ULID_CHARS = 26
 
 
 def ulid(*, time_ms: int, entropy: bytes) -> str:
-    """Return the 26-character ULID of a millisecond and ten bytes of randomness."""
+    """Return the 26-character ULID of a millisecond and ten bytes of randomness.
+
+    Raise `ValueError` if the time does not fit 48 bits, or `entropy` is not ten bytes.
+    """
     if not 0 <= time_ms <= _TIME_MS_MAX:
         raise ValueError(f"time_ms does not fit 48 bits: {time_ms}")
     if len(entropy) != ENTROPY_BYTES:
@@ -24,7 +30,7 @@ def ulid(*, time_ms: int, entropy: bytes) -> str:
 
 
 def is_ulid(text: str) -> bool:
-    """Say whether `text` is a ULID in its canonical upper-case form."""
+    """Return True if `text` is a ULID in its canonical upper-case form."""
     return len(text) == ULID_CHARS and text[0] in "01234567" and set(text) <= set(_ALPHABET)
 
 
@@ -36,7 +42,11 @@ _TO_THE_SECOND = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 
 def moment_ms(text: str) -> int:
-    """A moment as people write it: `2026-03-01`, `2026-03-01T09:30:00Z`. Without a zone, UTC."""
+    """Return a moment in milliseconds since 1970, from text like `2026-03-01T09:30:00Z`.
+
+    A date alone, such as `2026-03-01`, is its midnight. Without a zone it is UTC. Raise
+    `UsageError` if the text is no time.
+    """
     try:
         read = datetime.fromisoformat(text)
         return round((read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp() * 1000)
@@ -45,14 +55,14 @@ def moment_ms(text: str) -> int:
 
 
 def moment_text(at_ms: int) -> str:
-    """A moment to the second, in UTC; as milliseconds where calendars end."""
+    """Return a moment to the second, in UTC. Outside of 1970 to 9999, return its milliseconds."""
     if not 0 <= at_ms < _YEAR_10000_MS:
         return f"{at_ms} ms"
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_moment(text: str) -> bool:
-    """Say whether a text is a moment to the second, as `moment_text` writes it."""
+    """Return True if a text is a moment to the second, as `moment_text` writes it."""
     try:
         return _TO_THE_SECOND.fullmatch(text) is not None and bool(datetime.fromisoformat(text))
     except ValueError:

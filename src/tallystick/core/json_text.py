@@ -1,7 +1,7 @@
-"""JSON as this package writes it, in one spelling with a digest, and reads it, strictly.
+"""Write JSON in one canonical form, with a digest, and read the JSON of others strictly.
 
-What is read here follows from the text alone: how deep a value and how long a number may be is
-said here, far below where the interpreter's own stack and settings would end it.
+The limits of depth and of the length of numbers are set here, far below those of the interpreter.
+So the result of reading follows from the text alone.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-# One way to write a value as bytes, and the digest by which it is compared.
-
-
 # Keys and fields sorted, no spaces, shortest form of numbers: equal values are equal bytes.
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -27,7 +24,7 @@ def canonical(value: object) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """The SHA-256 of bytes, in hex."""
+    """Return the SHA-256 of bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -42,18 +39,21 @@ _SHOWN_CHARS_MAX = 80
 
 
 def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
-    """The value that a text is. Raises `ValueError`, which says in a line why it is none.
+    """Return the value that a text stands for.
 
-    Refused beside what is no JSON: NaN and Infinity, numbers that are too large or too long, a name
-    that stands twice in an object, and halves of characters.
+    Raise `ValueError`, with the reason in a line, if none.
+
+    Also refused: NaN and Infinity, numbers that are too large or too long, a name that occurs twice
+    in an object, and halves of characters. The text has at most `chars_max` characters and
+    `DEPTH_MAX` levels.
     """
     if len(text) > chars_max:
         raise ValueError(f"it has {len(text):,} characters; at most {chars_max:,}")
     try:
         value: object = json.loads(
             text,
-            parse_constant=no_constant,
-            parse_float=finite,
+            parse_constant=refuse_constant,
+            parse_float=finite_float,
             parse_int=_whole,
             object_pairs_hook=_object,
         )
@@ -69,7 +69,7 @@ def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
 
 
 def shown(value: object) -> str:
-    """A value as JSON, cut to a few words."""
+    """Return a value as JSON, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False)
     cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[: _SHOWN_CHARS_MAX - 3]}..."
     return cut.encode("utf-8", "replace").decode()
@@ -84,7 +84,7 @@ def _check_depth(value: object) -> None:
 
 
 def _inside(held: object) -> Iterable[object]:
-    """What a list or an object holds; anything else is no level of its own."""
+    """Return the values in a list or an object. Anything else has none."""
     if isinstance(held, dict):
         return held.values()
     return held if isinstance(held, list) else ()
@@ -117,14 +117,14 @@ def _whole(number: str) -> int:
     return int(number)
 
 
-def finite(number: str) -> float:
-    """A number that is one. Raises `ValueError` for what only infinity is as large as."""
+def finite_float(number: str) -> float:
+    """Return the float that a number stands for. Raise `ValueError` if it is too large for one."""
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number[:40]} is too large a number")
     return value
 
 
-def no_constant(name: str) -> object:
-    """What becomes of NaN and Infinity, which are no JSON."""
+def refuse_constant(name: str) -> object:
+    """Raise `ValueError` for NaN and Infinity, which are no JSON."""
     raise ValueError(f"{name} is no JSON value")

@@ -1,14 +1,15 @@
-"""Heads and proofs: where a run's chain stood, and that one entry stands at its place in it.
+"""Read and write heads, and proofs that one entry is at its position in a run.
 
-It holds the hash before the entry, the entry's header, the headers of all entries behind it up to
-the head, and the entry's salt and body if they are to be shown. From these every hash is computed
-again; the last must be the head's. Nothing is shown of other bodies, nor of the entries before.
+A proof has the hash before the entry, the entry's header, and the headers of all later entries up
+to the head. It has the entry's salt and body if they are to be shown. From these every hash is
+computed again; the last must be the head's. Other bodies, and earlier entries, are not shown.
 
-Rule 1: a proof is worth what its head is worth. It brings none; whoever checks it does.
-Rule 2: a proof ends where its head does. One that goes on would hold what nobody vouched for.
-Rule 3: a document has one spelling, its canonical bytes with or without one newline behind them.
+Rule 1: a proof is worth what its head is worth. It contains none; the person who checks it brings
+the head.
+Rule 2: a proof ends where its head does. Later entries would not be covered by the head.
+Rule 3: a document has one spelling, its canonical bytes with or without one newline at the end.
 
-The chain is linear, so a proof grows with what comes behind the entry, by about 190 bytes for each.
+The chain is linear, so a proof grows with the entries after it, by about 190 bytes for each.
 Rejected: a tree over the entries beside the chain. Its proofs are short, but it is a second truth
 that every append has to keep, for documents that are rarely made.
 """
@@ -25,14 +26,14 @@ from tallystick.core.errors import UsageError
 from tallystick.core.ids import is_moment, is_ulid
 from tallystick.core.json_text import canonical
 
-# A head as a document: where a run's chain stood, when, and who signed that.
+# A head as a document: the count and hash of a run's chain, the time, and a signature.
 #
-# Rule 1: a document has one spelling, its canonical bytes with or without one newline behind them.
+# Rule 1: a document has one spelling, its canonical bytes with or without one newline at the end.
 # Two spellings would let another reader see other fields than those that were signed.
-# Rule 2: what is signed is the canonical document without its signature. It names its own format,
-# so a signature under a head is one under nothing else.
-# Rule 3: a document names the key it was signed with and never holds it. Whoever checks a signature
-# brings the key.
+# Rule 2: the canonical document without its signature is signed. It names its own format, so a
+# signature of a head cannot be used for any other document.
+# Rule 3: a document names the key it was signed with and never contains it. The person who checks a
+# signature brings the key: a key inside a file proves nothing.
 #
 # Before there were documents, a head was kept as JSON with `count` and `hash`. Those are still
 # read: they name no run and no time, and are unsigned.
@@ -49,7 +50,10 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class HeadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a run's chain stood. `key_id` is None if, and only if, `signature` is `unsigned`."""
+    """The head of a run as a document.
+
+    `key_id` is None if, and only if, `signature` is `unsigned`.
+    """
 
     format: str
     run: str
@@ -61,40 +65,45 @@ class HeadFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def head(self) -> Head:
+        """The head without the rest of the document."""
         return Head(count=self.count, hash=self.hash)
 
     @property
     def signed(self) -> bool:
+        """True if the document has a signature. It is not checked here."""
         return self.signature != UNSIGNED
 
 
 class _HeadKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells a document from a head without one."""
+    """The field that distinguishes a document from the bare head of earlier versions."""
 
     format: str | None = None
 
 
 def signed_bytes(document: HeadFile) -> bytes:
-    """What a signature under this document is made of."""
+    """Return the bytes that a signature of this document signs."""
     fields = msgspec.structs.asdict(document)
     del fields["signature"]
     return canonical(fields)
 
 
 def parse_head(data: bytes) -> HeadFile | Head:
-    """Read a document, or the bare head of earlier versions. Raises `UsageError`."""
+    """Return a document, or the bare head of earlier versions.
+
+    Raise `UsageError` if the data is neither, of another version, or not in canonical form.
+    """
     if len(data) > HEAD_BYTES_MAX:
         raise UsageError(f"not a head: longer than {HEAD_BYTES_MAX:,} bytes")
     try:
         kind = msgspec.json.decode(data, type=_HeadKind)
         if kind.format is None:
-            return _checked(msgspec.json.decode(data, type=Head))
+            return _check_head(msgspec.json.decode(data, type=Head))
         if kind.format != HEAD_FORMAT:
             raise UsageError(f"it is {kind.format[:80]!r}; this version reads {HEAD_FORMAT!r}")
         document = msgspec.json.decode(data, type=HeadFile)
     except _UNREADABLE as error:
         raise UsageError(f"not a head: {error}") from error
-    _checked(document.head)
+    _check_head(document.head)
     why = _head_flaw(document)
     if why is None and data.removesuffix(b"\n") != canonical(document):
         why = "not in canonical form"
@@ -103,7 +112,7 @@ def parse_head(data: bytes) -> HeadFile | Head:
     return document
 
 
-def _checked(head: Head) -> Head:
+def _check_head(head: Head) -> Head:
     if not 0 <= head.count <= _COUNT_MAX:
         raise UsageError(f"not a head: a count of {head.count}")
     if not _HASH.fullmatch(head.hash):
@@ -125,7 +134,7 @@ def _head_flaw(document: HeadFile) -> str | None:
     return None
 
 
-# A proof that one entry stands at its place in a run, for someone who has only a head of it.
+# A proof that one entry is at its position in a run, for a reader who has only a head of it.
 
 
 PROOF_FORMAT = "tallystick-proof@1"
@@ -138,7 +147,7 @@ _HEADER_CHARS_MAX = 1024
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry, and what leads from it to a head. Headers are the very text that was hashed."""
+    """One entry, and the headers from it to a head, each as the very text that was hashed."""
 
     format: str
     run: str
@@ -151,7 +160,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def count(self) -> int:
-        """How many entries the head has that this proof ends at."""
+        """The number of entries of the head that this proof ends at."""
         return self.seq + 1 + len(self.after)
 
 
@@ -162,9 +171,10 @@ class _ProofKind(msgspec.Struct, frozen=True, kw_only=True):
 def make_proof(
     entries: Iterable[Sealed], *, run: str, seq: int, body: bool = False, start: int = 0
 ) -> Proof:
-    """Take from a run's entries, from place `start` to a head, what proves the one at `seq`.
+    """Return the proof of the entry at `seq`, from a run's entries from `start` to a head.
 
-    `start` may be as late as the entry before. Nothing is checked here: `check_proof` does that.
+    `start` may be as late as the entry before. Raise `UsageError` if the entry is not there, or if
+    its body is asked for and was erased. Nothing is checked here: `check_proof` does that.
     """
     previous: str | None = None
     found: Sealed | None = None
@@ -198,7 +208,7 @@ def make_proof(
 
 
 def check_proof(proof: Proof, head: Head) -> tuple[int, str] | None:
-    """Say at which entry a proof does not lead to a head, and why; None if it does."""
+    """Return at which entry a proof does not lead to a head, and why; None if it does."""
     if head.count <= proof.seq:
         return proof.seq, f"it is behind the head, which counts {head.count}"
     if head.count != proof.count:
@@ -214,14 +224,14 @@ def check_proof(proof: Proof, head: Head) -> tuple[int, str] | None:
             if why is not None:
                 return seq, why
         reached = link(reached, data)
-    # One hash is all there is to compare: which of the headers is another cannot be known.
+    # There is only one hash to compare, so it cannot be known which of the headers is wrong.
     return None if reached == head.hash else (proof.seq, "its proof does not lead to the head")
 
 
 def parse_proof(data: bytes) -> Proof:
-    """Read a proof. Raises `UsageError` if it is none, of another version, or not its one spelling.
+    """Return a proof. Raise `UsageError` if it is none, of another version, or not canonical.
 
-    What it says may still be false.
+    Its content may still be false: `check_proof` compares it with a head.
     """
     if len(data) > PROOF_BYTES_MAX:
         raise UsageError(f"not a proof: longer than {PROOF_BYTES_MAX:,} bytes")

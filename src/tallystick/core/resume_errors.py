@@ -1,8 +1,8 @@
-"""Why a run is not resumed, sorted as in `tallystick.core.errors`.
+"""Define the errors of a run that is not resumed, in the families of `tallystick.core.errors`.
 
 TallystickError
-├── LeftInDoubt           what a program is told of an effect that is not made again
-└── RunInDoubt            calls of the run were begun, and nobody knows what came of them
+├── LeftInDoubt           shown to a program for an effect that is not repeated
+└── RunInDoubt            calls of the run were begun, and their outcome is unknown
 UsageError
 └── ResumeRefused         a run that cannot be resumed
 ReplayDiverged
@@ -17,7 +17,7 @@ from tallystick.core.views.open_calls import OpenIntent
 
 
 class RunInDoubt(Facts, TallystickError):
-    """Calls of a run were begun and nobody knows what came of them. Nothing was done.
+    """Calls of a run were begun and their outcome is unknown. Nothing was done.
 
     `open` has those of the runs inside it too.
     """
@@ -28,16 +28,17 @@ class RunInDoubt(Facts, TallystickError):
     open: tuple[OpenIntent, ...]
 
     def text(self) -> str:
-        calls = "; ".join(_told(each) for each in self.open)
+        calls = "; ".join(_call_text(each) for each in self.open)
         return (
-            f"run {self.run} was cut off while it waited for {calls}. Look whether it arrived, "
-            f"then resume with --in-doubt retry (make it again, and accept that it may be paid "
-            f"twice) or --in-doubt abandon (do without it)"
+            f"run {self.run} was interrupted while it waited for {calls}. The outcome is unknown, "
+            f"and it may have been paid for. Check whether it happened, then: tally resume "
+            f"{self.run} --in-doubt retry (repeats it; you may pay twice) or --in-doubt abandon "
+            f"(never repeats it)"
         )
 
 
 class ResumeRefused(Facts, UsageError):
-    """A run that cannot be gone on with, and why."""
+    """A run that cannot be resumed, and the reason."""
 
     code = "usage.resume"
     says = "run {run} {why}"
@@ -47,12 +48,12 @@ class ResumeRefused(Facts, UsageError):
 
 
 class ResumeDiverged(ReplayDiverged):
-    """Run again on its record, a run did something else. Nothing was written."""
+    """A run that did something else when it ran again on its record. Nothing was written."""
 
     code = "replay.diverged"
     says = (
-        "run {run} entry {seq}: {field} was {recorded!r} and is {now!r}; it cannot be gone on "
-        "with here"
+        "run {run} entry {seq}: {field} was {recorded!r} and is {now!r}; the run cannot be "
+        "resumed here"
     )
 
     def __init__(self, *, run: str, seq: int, field: str, recorded: object, now: object) -> None:
@@ -62,13 +63,13 @@ class ResumeDiverged(ReplayDiverged):
 
 
 class LeftInDoubt(TallystickError):
-    """What a program is told of an effect that may have happened and is not made again."""
+    """Raised in a program for an effect that may have happened and is not repeated."""
 
     code = "in_doubt"
     told_as = "InDoubt"
 
 
-def _told(each: OpenIntent) -> str:
+def _call_text(each: OpenIntent) -> str:
     place = f"turn {each.turn}, intent {each.intent}"
     if each.run:
         place = f"run {each.run}, {place}"

@@ -1,8 +1,8 @@
-"""Schemas for answers: the part of JSON Schema that says what a value is, checked here.
+"""Check JSON values against a part of JSON Schema, and find JSON values in replies.
 
-A schema comes from a program, so it is hostile: it is bounded in size and depth, refers to nothing,
-and a word that is not known here is an error instead of a promise that is not kept. Patterns are
-not among them: a pattern of a program runs in no engine of the host.
+A schema comes from a program, so it is hostile: it is bounded in size and depth, and refers to
+nothing. An unknown keyword is an error instead of a promise that is not kept. Patterns are not
+supported: a pattern of a program runs in no engine of the host.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.core.errors import UsageError
-from tallystick.core.json_text import finite, no_constant, shown
+from tallystick.core.json_text import finite_float, refuse_constant, shown
 
 _DEPTH_MAX = 16
 _NODES_MAX = 500
 _SCHEMA_BYTES_MAX = 8_000
-# A reply is looked at for a value in so many places, and as far as this.
+# A value is searched for at this many places of a reply, and in this many characters.
 _STARTS_MAX = 8
 _EMBEDDED_CHARS_MAX = 200_000
-# Comparing a value with a schema takes at most so many steps.
+# Comparing a value with a schema takes at most this many steps.
 _STEPS_MAX = 50_000
 _TYPES: dict[str, Callable[[object], bool]] = {
     "null": lambda value: value is None,
@@ -45,7 +45,7 @@ _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
     "exclusiveMaximum": operator.lt,
 }
 _LISTS = ("anyOf", "allOf")
-# Words that say nothing about a value.
+# Keywords that do not constrain a value.
 _REMARKS = frozenset({"title", "description", "examples", "default", "$schema", "$comment"})
 _KNOWN = frozenset(
     {
@@ -74,7 +74,10 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 
 def check_schema(schema: object) -> Mapping[str, Any]:
-    """A schema that can be kept. Raises `UsageError`, which names the place."""
+    """Return a schema that is supported.
+
+    Raise `UsageError`, which names the place, for any other.
+    """
     count = [0]
     _check(schema, "schema", 0, count)
     assert isinstance(schema, Mapping)
@@ -129,11 +132,11 @@ def _check_parts(schema: Mapping[str, Any], where: str, depth: int, count: list[
 
 
 def takes_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema names strings among what fits it."""
+    """Return True if a schema names strings among its values."""
     named = [*schema.get("enum", []), schema.get("const")]
     parts = [each for word in _LISTS for each in schema.get(word, [])]
     return (
-        "string" in _listed(schema.get("type", []))
+        "string" in _as_list(schema.get("type", []))
         or any(isinstance(each, str) for each in named)
         or any(takes_text(part) for part in parts)
     )
@@ -143,7 +146,7 @@ def takes_text(schema: Mapping[str, Any]) -> bool:
 
 
 def problem_of(value: object, schema: Mapping[str, Any]) -> str | None:
-    """Why a value is not what its schema says; None if it is."""
+    """Return why a value does not fit a schema; None if it does."""
     try:
         return _problem(value, schema, "the answer", [0])
     except (OverflowError, RecursionError) as error:
@@ -151,10 +154,11 @@ def problem_of(value: object, schema: Mapping[str, Any]) -> str | None:
 
 
 def _problem(value: object, schema: Mapping[str, Any], where: str, steps: list[int]) -> str | None:
+    """Return why a value does not fit a schema. Raise `OverflowError` after `_STEPS_MAX` steps."""
     steps[0] += 1
     if steps[0] > _STEPS_MAX:
         raise OverflowError("it has too many parts")
-    kinds = _listed(schema.get("type", []))
+    kinds = _as_list(schema.get("type", []))
     if kinds and not any(_TYPES[kind](value) for kind in kinds):
         return f"{where} is {_kind(value)}, not {' or '.join(kinds)}"
     if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
@@ -225,14 +229,16 @@ def _combined_problem(
 
 
 def found_in(text: str, schema: Mapping[str, Any]) -> object:
-    """The JSON value that a reply holds. Raises `ValueError` if it holds none.
+    """Return the JSON value in a reply. Raise `ValueError` if there is none.
 
-    A model asked for a yes or a number often writes it bare, with a word around it.
+    A model asked for a yes or a number often writes it bare, with a word around it. So a boolean
+    may be `yes` or `no`, and a single number in the text counts. If a schema wants a string or has
+    an `enum`, the whole text counts.
     """
-    kinds = _listed(schema.get("type", []))
+    kinds = _as_list(schema.get("type", []))
     for part in (text.strip(), *(each.strip() for each in _FENCED.findall(text))):
         try:
-            return json.loads(part, parse_constant=no_constant, parse_float=finite)
+            return json.loads(part, parse_constant=refuse_constant, parse_float=finite_float)
         except (ValueError, RecursionError):
             continue
     if "boolean" in kinds:
@@ -245,15 +251,15 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
             each.replace(",", "") for each in _BARE_NUMBER.findall(text[:_EMBEDDED_CHARS_MAX])
         }
         if len(numbers) == 1:
-            return json.loads(numbers.pop(), parse_float=finite)
+            return json.loads(numbers.pop(), parse_float=finite_float)
     if kinds == ["string"] or "enum" in schema:
         return text.strip().strip("\"'")
-    return _embedded(text)
+    return _first_json_value(text)
 
 
-def _embedded(text: str) -> object:
-    """The first JSON object or list inside prose."""
-    decoder = json.JSONDecoder(parse_constant=no_constant, parse_float=finite)
+def _first_json_value(text: str) -> object:
+    """Return the first JSON object or list inside prose. Raise `ValueError` if there is none."""
+    decoder = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite_float)
     text = text[:_EMBEDDED_CHARS_MAX]
     for match in itertools.islice(re.finditer(r"[\[{]", text), _STARTS_MAX):
         try:
@@ -263,7 +269,7 @@ def _embedded(text: str) -> object:
     raise ValueError("the reply holds no JSON value")
 
 
-def _listed(kinds: object) -> list[str]:
+def _as_list(kinds: object) -> list[str]:
     return [kinds] if isinstance(kinds, str) else list(kinds) if isinstance(kinds, list) else []
 
 
@@ -272,7 +278,7 @@ def _is_number(value: object) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Equal as JSON: true is not 1, and 1.0 is."""
+    """Return True if two values are equal as JSON: true is not 1, and 1.0 is."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, dict) and isinstance(other, dict):

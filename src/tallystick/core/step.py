@@ -1,9 +1,9 @@
-"""Named steps of a host program: how one is declared, what it used and became, what it raises.
+"""Define named steps of a host program: their definition, their usage, and the errors they raise.
 
 Rule 1: a definition is checked when it is made. A limit is a limit, zero included, or an error that
-names its field; nothing that was written is passed over.
-Rule 2: a charge is a fact. What a provider reports below zero counts as zero, and a cost finer than
-a nano-dollar as the next one up; neither is a reason to lose the rest.
+names its field; nothing in it is ignored.
+Rule 2: a charge is a fact. A reported figure below zero counts as zero, and a cost finer than a
+nano-dollar as the next one up. Neither is a reason to lose the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.records import ErrorBoundary, StepReceipt, StepStatus
 
-# What steps raise: one error for every budget that is exhausted, one for a record they left.
+# The errors of steps: one for every budget that is exhausted, one for a record they left.
 #
 #     TallystickError
 #     ├── StepBudgetError   a step passed its limit, or a call inside it is not paid for
@@ -56,7 +56,7 @@ _RUNS_TOLD_MAX = 10
 
 
 class InvalidStep(Facts, UsageError):
-    """A step is defined by something that defines none. `field` says where."""
+    """A step has an invalid definition or value. `field` names the part."""
 
     code = "usage.step"
     says = "{field}: {why}"
@@ -66,7 +66,7 @@ class InvalidStep(Facts, UsageError):
 
 
 class StepsNotReplayed(Facts, UsageError):
-    """A chain of steps is no run: what they did is host code, which nobody runs again."""
+    """A chain of steps is no run: steps are host code, which replay does not run."""
 
     code = "usage.steps"
 
@@ -86,7 +86,7 @@ class StepsNotReplayed(Facts, UsageError):
 class StepsDiverged(ReplayDiverged):
     """At the same place, a program of steps asked for something else than the record says.
 
-    `step` is the path of the step, `run` the recorded run, None where there is none.
+    `step` is the path of the step, `run` the recorded run, None if there is none.
     """
 
     code = "replay.diverged"
@@ -102,7 +102,7 @@ class StepsDiverged(ReplayDiverged):
 
 
 class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that has used more than it may. `limit_value` and `consumed` are exact.
+    """A step that has used more than its limit. `limit_value` and the consumed figures are exact.
 
     Money is in nano-dollars here and in dollars in the dictionary.
     """
@@ -117,6 +117,7 @@ class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
+        """The message of the error."""
         if self.limit == "max_usd":
             over = f"{shown_usd(self.consumed_usd)} > {shown_usd(self.limit_value)}"
         else:
@@ -124,6 +125,7 @@ class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):
         return f"step `{self.step}` exceeded {self.limit} budget ({over})"
 
     def to_dict(self) -> dict[str, object]:
+        """Return the facts as data, with money in dollars."""
         kind, reason = _STEP
         return {
             "category": _CATEGORY,
@@ -145,8 +147,8 @@ class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):
 class PreflightRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """A call that was never made: a scope around it does not pay for the worst it could cost.
 
-    `projected_usd` is None where nobody knows the price, which is then the reason; `limit_value`
-    where the scope is kept by others.
+    `projected_usd` is None if the price is unknown, which is then the reason; `limit_value` is None
+    if the scope's limits are kept elsewhere.
     """
 
     dimension: Dimension
@@ -160,14 +162,15 @@ class PreflightRefusal(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
     def to_dict(self) -> dict[str, object]:
+        """Return the facts as data, with money in dollars."""
         kind, reason = _PREFLIGHT
         return {
             "category": _CATEGORY,
             "kind": kind,
             "reason": reason,
             "limit": f"max_{self.dimension}",
-            "limit_value": _known(self.dimension, self.limit_value),
-            "projected_cost_usd": _known("usd", self.projected_usd),
+            "limit_value": _units_or_none(self.dimension, self.limit_value),
+            "projected_cost_usd": _units_or_none("usd", self.projected_usd),
             "session_cost_usd": in_units("usd", self.session_usd),
             "projected_input_tokens": self.projected_input_tokens,
             "projected_output_tokens": self.projected_output_tokens,
@@ -178,16 +181,16 @@ class PreflightRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Escalation(msgspec.Struct, frozen=True, kw_only=True):
-    """Which step handed an error on to whoever is above it."""
+    """The step that passed an error on to the code above it."""
 
     step: str
     function: str
 
 
 class StepBudgetError(TallystickError):
-    """A budget around this point is exhausted. Steps decide at their boundary what it becomes.
+    """A budget around this point is exhausted. Steps decide at their boundary what follows.
 
-    `run` and `answer` are of the run that ended by it: its id in the ledger, and the best it had.
+    `run` and `answer` are of the run that ended by it: its id in the ledger, and its best answer.
     """
 
     code = "budget.step"
@@ -208,10 +211,11 @@ class StepBudgetError(TallystickError):
 
     @property
     def escalated(self) -> bool:
+        """True if a step has marked the error."""
         return self.escalation is not None
 
     def escalated_by(self, by: Escalation) -> StepBudgetError:
-        """A copy that is marked. The first step that marked it stays."""
+        """Return a marked copy. If a step marked the error before, that mark stays."""
         return StepBudgetError(
             self.facts,
             escalation=self.escalation or by,
@@ -220,15 +224,15 @@ class StepBudgetError(TallystickError):
         )
 
     def to_dict(self) -> dict[str, object]:
-        """The error as data, with the keys of its shape."""
+        """Return the error as data, with the keys of its shape."""
         facts = self.facts.to_dict()
         if self.escalation is None:
             return facts
-        return _marked(facts, self.escalation)
+        return _with_mark(facts, self.escalation)
 
 
 def is_budget_error(found: object) -> bool:
-    """Whether an error, raised or as a dictionary, says that a budget is exhausted."""
+    """Return True if an error, raised or as a dictionary, says that a budget is exhausted."""
     match found:
         case BaseException():
             return budget_error_in(found) is not None
@@ -245,9 +249,10 @@ def is_budget_error(found: object) -> bool:
 
 
 def budget_error_in(error: BaseException) -> StepBudgetError | None:
-    """The budget error that this is. A group is one if there is nothing else in it: then its first.
+    """Return the budget error that an error is, or None.
 
-    Tasks that run side by side raise in groups; one other error among them has to be seen.
+    A group counts if it has only budget errors: then the first one is returned. Tasks that run side
+    by side raise in groups, and another error among them must not be hidden.
     """
     match error:
         case StepBudgetError():
@@ -259,33 +264,36 @@ def budget_error_in(error: BaseException) -> StepBudgetError | None:
             return None
 
 
-def escalated(error: object, by: Escalation) -> object:
-    """A marked copy of an error, raised or as a dictionary. Anything else is given back."""
+def mark_escalated(error: object, by: Escalation) -> object:
+    """Return a marked copy of an error, raised or as a dictionary.
+
+    Anything else is returned as it is.
+    """
     if isinstance(error, StepBudgetError):
         return error.escalated_by(by)
     if isinstance(error, dict):
-        return _marked(error, by)
+        return _with_mark(error, by)
     return error
 
 
 def in_units(dimension: Dimension, figure: int) -> float:
-    """A figure as a float: dollars for money, a count for the rest. Saturates, never raises."""
+    """Return a figure as a float: dollars for money, a count for the rest.
+
+    Saturates, never raises.
+    """
     try:
         return figure / (_PER_DOLLAR if dimension == "usd" else 1)
     except OverflowError:
         return sys.float_info.max
 
 
-def _known(dimension: Dimension, figure: int | None) -> float | None:
+def _units_or_none(dimension: Dimension, figure: int | None) -> float | None:
     return None if figure is None else in_units(dimension, figure)
 
 
-def _marked(facts: Mapping[str, object], by: Escalation) -> dict[str, object]:
+def _with_mark(facts: Mapping[str, object], by: Escalation) -> dict[str, object]:
     filled = {"step": by.step, "function": by.function}
     return {**filled, **facts, "escalated": True, "category": _ESCALATED}
-
-
-# Named steps of a host program: how one is declared, what it used, and what became of it.
 
 
 _BOUNDARIES: tuple[ErrorBoundary, ...] = get_args(ErrorBoundary)
@@ -294,9 +302,9 @@ _BUDGET_KEYS = ("max_tokens", "max_usd")
 
 
 class StepDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step is: its names, its default model, its limits, and what exhaustion becomes.
+    """The definition of a step: its names, default model, limits, and what exhaustion becomes.
 
-    Made by `of`, which checks what it is given.
+    `of` makes one and checks what it is given.
     """
 
     name: str
@@ -315,7 +323,10 @@ class StepDefinition(msgspec.Struct, frozen=True, kw_only=True):
         budget: object = None,
         error_boundary: object = None,
     ) -> StepDefinition:
-        """A definition from what a person wrote. None is absent."""
+        """Return a definition from values that a person wrote. None is absent.
+
+        Raise `InvalidStep` or `InvalidLimit`, which name the field.
+        """
         return cls(
             name=_name(function if name is None else name),
             function=function,
@@ -332,7 +343,10 @@ class StepRegistry:
         self._definitions: dict[str, StepDefinition] = {}
 
     def register(self, function_name: object, metadata: object) -> StepDefinition:
-        """Declare a function to be a step. A second registration replaces the first."""
+        """Declare a function to be a step. A second registration replaces the first.
+
+        Raise `UsageError` if the arguments have the wrong types, and as `StepDefinition.of` does.
+        """
         if not isinstance(function_name, str):
             raise UsageError("__register_step: expected (function_name, metadata_dict)")
         if not isinstance(metadata, dict):
@@ -343,7 +357,7 @@ class StepRegistry:
         return definition
 
     def find(self, function_name: str) -> StepDefinition | None:
-        """The step that a function is, None if it is none."""
+        """Return the definition of a function that is a step, or None."""
         return self._definitions.get(function_name)
 
     def reset(self) -> None:
@@ -352,7 +366,7 @@ class StepRegistry:
 
 
 class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step and everything inside it used so far. `model` is the last that was asked.
+    """The sums of a step and everything inside it so far. `model` is the last that was asked.
 
     `usd` is in nano-dollars; the `unpriced` calls are in no figure of it.
     """
@@ -365,7 +379,7 @@ class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
     def with_call(self, charge: Charge, *, model: str) -> StepUsage:
-        """The same with one more model call."""
+        """Return the sums with one more model call."""
         return StepUsage(
             input_tokens=self.input_tokens + charge.tokens_in,
             output_tokens=self.output_tokens + charge.tokens_out,
@@ -376,7 +390,7 @@ class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def with_step(self, receipt: StepReceipt) -> StepUsage:
-        """The same with all that a step used which is not run again."""
+        """Return the sums with those of a step that is not run again, from its receipt."""
         return StepUsage(
             input_tokens=self.input_tokens + receipt.input_tokens,
             output_tokens=self.output_tokens + receipt.output_tokens,
@@ -390,8 +404,8 @@ class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
 class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step that was left. `model` is the last that was asked, else the declared one.
 
-    `usd` is in nano-dollars; the `unpriced` calls are in no figure of it. `path` says which of the
-    steps it was: those around it, and how often each was entered there before.
+    `usd` is in nano-dollars; the `unpriced` calls are in no figure of it. `path` names the step:
+    those around it, and how often each was entered there before.
     """
 
     name: str
@@ -416,6 +430,7 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
         error: str | None = None,
         path: str = "",
     ) -> CompletedStep:
+        """Return a step that was left now."""
         return cls(
             name=definition.name,
             function=definition.function,
@@ -432,7 +447,7 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_receipt(cls, receipt: StepReceipt) -> CompletedStep:
-        """A step that was left in an earlier life of its program."""
+        """Return a step that was left in an earlier process."""
         return msgspec.convert(receipt, cls, from_attributes=True)
 
     @property
@@ -441,6 +456,7 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
         return in_units("usd", self.usd)
 
     def to_dict(self) -> dict[str, object]:
+        """Return the step as data, with money in dollars."""
         return {
             "name": self.name,
             "function": self.function,
@@ -455,7 +471,11 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def charge_of_call(*, input_tokens: int, output_tokens: int, cost_usd: Money | None) -> Charge:
-    """What one model call came to, from what somebody reported. A cost of None is not known."""
+    """Return the charge of one model call, from reported figures. A cost of None is unknown.
+
+    Negative figures count as zero. Raise `InvalidStep` if a count is not whole, or the cost not a
+    finite number.
+    """
     return Charge(
         tokens_in=_count(input_tokens, "input_tokens"),
         tokens_out=_count(output_tokens, "output_tokens"),
@@ -471,7 +491,7 @@ def _count(value: object, field: str) -> int:
 
 
 def _cost(value: Money) -> int:
-    """Dollars as nano-dollars, rounded up. Absurd sums count as the largest there is."""
+    """Return dollars as nano-dollars, rounded up. Absurd sums count as the largest there is."""
     wrong = InvalidStep(
         field="cost_usd", why=f"a cost is a finite number of dollars, not {value!r}"
     )
@@ -488,7 +508,7 @@ def _cost(value: Money) -> int:
         return 0
     if dollars >= NANO_MAX // _PER_DOLLAR:
         return NANO_MAX
-    # Nothing is smaller than one, so what is far below it need not be written out.
+    # At least one nano-dollar; `Fraction` would write out the digits of a tiny exponent first.
     return 1 if dollars.adjusted() < -9 else math.ceil(Fraction(dollars) * _PER_DOLLAR)
 
 

@@ -1,13 +1,12 @@
-"""How a run is answered: at once by reading, by programs, or by programs that ask models in turn.
+"""Choose how a run is answered: by reading at once, by programs, or by programs that ask models.
 
 direct: the texts go into one prompt whole, and the reply is the answer. code: the model writes
-programs. recursive: the same, and it is told how programs ask models about pieces of text.
+programs. recursive: the same, and the prompt shows how programs ask models about pieces of text.
 
-Rule 1: what is chosen follows from numbers alone, never from words of the question.
+Rule 1: the choice follows from numbers alone, never from words of the question.
 Rule 2: a model that counts rows miscounts: tables and records of more than a few dozen rows are for
-programs, however short they are. Lines in which something is told are no rows: no program
-understands them.
-Rule 3: exactly at a limit is allowed. What is not known is no reason against anything.
+programs, however short they are. Lines of prose are no rows: no program understands them.
+Rule 3: exactly at a limit is allowed. An unknown figure is no reason against a strategy.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tallystick.core.charge import shown_usd
 from tallystick.core.errors import UsageError
 
 Strategy = Literal["direct", "code", "recursive"]
-# What a run can be asked for: one of them by name, or the one that fits.
+# The strategies that a caller can ask for: one by name, or `auto` for the one that fits.
 AskedStrategy = Literal["auto", "direct", "code", "recursive"]
 STRATEGIES: tuple[AskedStrategy, ...] = get_args(AskedStrategy)
 _KNOWN = f"{', '.join(STRATEGIES[:-1])} or {STRATEGIES[-1]}"
 
 DIRECT_TOKENS_MAX = 2**14
 ROWS_MAX = 36
-# Taken where nobody says how much a model holds: less than most that are in use.
+# The window of a model if it is unknown: smaller than that of most models in use.
 WINDOW = 32_768
 # At most this part of a window is kept free for the reply.
 _REPLY_PART = 4
@@ -35,7 +34,7 @@ _REPLY_PART = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """About what a strategy takes. `usd` is in nano-dollars, None where no price is known."""
+    """Estimates of what a strategy uses. `usd` is in nano-dollars, None if no price is known."""
 
     calls: int
     tokens: int
@@ -44,13 +43,13 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a run before it begins. Tokens are estimates.
+    """The figures of a run before it begins. Tokens are estimates.
 
-    `rows` are of tables and records, `prose_tokens` of the texts that are neither, or that tell
-    something in every line. `on_host` says
-    that the texts are too long for the guest. `prompt_tokens` is the direct prompt with everything
-    in it, `prompt_tokens_max` what is reserved for it; `reply_tokens_least` the shortest reply that
-    is worth paying for, and `least_usd` what both cost at worst. `window` is None if nobody knows.
+    `rows` are of tables and records, `prose_tokens` of the texts that are neither, or that have
+    prose in every line. `on_host` says that the texts are too long for the guest. `prompt_tokens`
+    is the direct prompt with everything in it, `prompt_tokens_max` the reservation for it.
+    `reply_tokens_least` is the shortest reply that is worth paying for, and `least_usd` the worst
+    cost of both. `window` is None if it is unknown.
     """
 
     text_tokens: int
@@ -72,38 +71,40 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A strategy, and why it was taken; empty where it was asked for by name."""
+    """A strategy, and the reason for it; empty if the caller asked for it by name."""
 
     strategy: Strategy
     why: str = ""
 
 
 def checked(asked: str) -> AskedStrategy:
-    """A strategy by its name. Raises `UsageError` for what is none."""
+    """Return a strategy by its name. Raise `UsageError` for an unknown name."""
     if not _is_strategy(asked):
         raise UsageError(f"strategy: must be {_KNOWN}, not {str(asked)[:40]!r}")
     return asked
 
 
 def chosen(asked: AskedStrategy, facts: Facts) -> Choice:
-    """The strategy to take. Raises `UsageError` if direct was asked for and the texts do not fit.
+    """Return the strategy to use.
 
-    A direct run that no budget pays for is not refused here but where every call is.
+    Raise `UsageError` if direct was asked for and the texts do not fit.
+
+    A direct run that no budget pays for is not refused here but when it makes its first call.
     """
     if asked == "auto":
         return _auto(facts)
-    if asked == "direct" and (why := _does_not_fit(facts)) is not None:
+    if asked == "direct" and (why := _why_no_room(facts)) is not None:
         raise refusal(why)
     return Choice(strategy=asked)
 
 
 def refusal(why: str) -> UsageError:
-    """What is said to whoever asked for a direct run that cannot be."""
+    """Return the error for a direct run that is not possible. It is not raised here."""
     return UsageError(f"strategy direct: {why}; take code, recursive or auto")
 
 
 def stay_on_host(tokens: int) -> str:
-    """Why texts that are too long for the guest are not for a prompt."""
+    """Return the reason why texts that are too long for the guest cannot be in a prompt."""
     return f"texts of about {tokens:,} tokens stay on the host"
 
 
@@ -112,11 +113,11 @@ def _is_strategy(asked: str) -> TypeGuard[AskedStrategy]:
 
 
 def not_direct(facts: Facts) -> str | None:
-    """Why a run cannot be direct, if it cannot: its texts do not fit, or are not paid for."""
-    return _does_not_fit(facts) or _is_not_paid(facts)
+    """Return why a run cannot be direct: its texts do not fit, or are not paid for. Else None."""
+    return _why_no_room(facts) or _why_not_paid(facts)
 
 
-def _does_not_fit(facts: Facts) -> str | None:
+def _why_no_room(facts: Facts) -> str | None:
     if facts.on_host:
         return stay_on_host(facts.text_tokens)
     window = WINDOW if facts.window is None else facts.window
@@ -130,7 +131,7 @@ def _does_not_fit(facts: Facts) -> str | None:
     return None
 
 
-def _is_not_paid(facts: Facts) -> str | None:
+def _why_not_paid(facts: Facts) -> str | None:
     left = facts.left
     needed = facts.prompt_tokens_max + facts.reply_tokens_least
     if left.tokens is not None and needed > left.tokens:
@@ -144,6 +145,7 @@ def _is_not_paid(facts: Facts) -> str | None:
 
 
 def _auto(facts: Facts) -> Choice:
+    """Choose by the size of the texts, their kind, and the cost of reading them."""
     if not facts.text_tokens:
         if not facts.pictures:
             return Choice(strategy="code", why="there is no text to read")
@@ -156,39 +158,41 @@ def _auto(facts: Facts) -> Choice:
             why=f"{facts.rows:,} rows are counted by programs (more than {ROWS_MAX})",
         )
     if facts.on_host or facts.prompt_tokens > DIRECT_TOKENS_MAX:
-        return _long(facts)
+        return _choose_for_long(facts)
     if (why := not_direct(facts)) is not None:
         return Choice(strategy="code", why=f"not direct: {why}")
-    # Programs alone are often cheaper, and understand nothing: what reading at once is weighed
-    # against is reading in pieces.
+    # Compared with reading in pieces, not with code: programs alone are often cheaper, but they
+    # understand nothing.
     direct, pieces = facts.direct.usd, facts.recursive.usd
     if direct is None or pieces is None:
-        return Choice(strategy="direct", why=_short(facts))
+        return Choice(strategy="direct", why=_why_at_once(facts))
     costs = f"about {shown_usd(direct)} at once, {shown_usd(pieces)} in pieces"
     if direct > pieces:
-        return _in_pieces(facts, f"reading at once costs more: {costs}")
-    return Choice(strategy="direct", why=f"{_short(facts)}; {costs}" if pieces else _short(facts))
+        return _choose_pieces(facts, f"reading at once costs more: {costs}")
+    return Choice(
+        strategy="direct", why=f"{_why_at_once(facts)}; {costs}" if pieces else _why_at_once(facts)
+    )
 
 
-def _short(facts: Facts) -> str:
+def _why_at_once(facts: Facts) -> str:
     return f"about {facts.prompt_tokens:,} tokens are read at once (up to {DIRECT_TOKENS_MAX:,})"
 
 
-def _long(facts: Facts) -> Choice:
-    """Too long to be read at once."""
+def _choose_for_long(facts: Facts) -> Choice:
+    """Return the strategy for texts that are too long to be read at once."""
     prose = facts.prose_tokens
-    # What is neither table nor record would make a prompt of its own of so many tokens.
+    # The tokens of a prompt with only the texts that are neither table nor record.
     alone = prose + max(0, facts.prompt_tokens - facts.text_tokens)
     if alone <= DIRECT_TOKENS_MAX:
         said = (
             f"about {facts.text_tokens:,} tokens, of which {prose:,} are neither table nor record"
         )
         return Choice(strategy="code", why=said)
-    return _in_pieces(facts, f"about {prose:,} tokens of text that is neither table nor record")
+    return _choose_pieces(facts, f"about {prose:,} tokens of text that is neither table nor record")
 
 
-def _in_pieces(facts: Facts, said: str) -> Choice:
-    """To be read in pieces, if what is left pays for that."""
+def _choose_pieces(facts: Facts, said: str) -> Choice:
+    """Return the recursive strategy, or code if what is left does not pay for reading in pieces."""
     figures, left = facts.recursive, facts.left
     for what, needed, held in (
         ("tokens", figures.tokens, left.tokens),

@@ -1,1 +1,1 @@
-"""Formats of other systems: trajectories, logs of rlms, error codes, reference catalogs."""
+"""Read and write formats of others: trajectories, rlms logs, error codes, reference catalogs."""

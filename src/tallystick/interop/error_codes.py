@@ -1,8 +1,8 @@
-"""Error kinds and codes as other systems know them: one closed table for every surface.
+"""Map our errors to the names and codes of other systems: one closed table for every surface.
 
 The names and numbers are those of the reference (a JSON-RPC server): they are promised to clients,
-and nothing is added to them. Ours are mapped onto it: an error whose class has a name of the table
-is that row; any other goes by the longest beginning of its dotted `code`.
+and nothing is added to them. Our errors are mapped onto it. An error whose class has a name of the
+table is that row; any other is found by the longest beginning of its dotted `code`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GENERAL = -32000
 
 
 class ErrorCode(msgspec.Struct, frozen=True, kw_only=True):
-    """One row: what an error is called, its number, and what a client may make of it."""
+    """One row: the name of an error, its number, and what a client may do about it."""
 
     name: str
     code: int
@@ -28,7 +28,7 @@ class ErrorCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToldError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as `--json` and other surfaces tell it. `kind` is our own dotted code."""
+    """An error as `--json` and other surfaces show it. `kind` is our own dotted code."""
 
     type: str
     code: int
@@ -102,7 +102,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
     for name, code in (*_NUMBERED.items(), *((name, _GENERAL) for name in _UNNUMBERED))
 }
 
-# Ours whose class is called something else, by the beginning of their code. The longest counts.
+# Our errors whose class has another name, by the beginning of their code. The longest counts.
 _OURS = {
     "backend": "ExecutionFailed",
     "backend.attachment": "Io",
@@ -145,8 +145,8 @@ _OURS = {
     "usage.recall_program": "CommandParseFailed",
     "usage.snapshot_exists": "SnapshotCreationFailed",
 }
-# Which budget it is. The table has three kinds: whatever is neither time nor depth is spent like
-# tokens are.
+# The row for the dimension of a budget. The table has three kinds; any dimension but time and depth
+# counts as tokens.
 _DIMENSIONS = {"wall_ms": "TimeBudgetExceeded", "depth": "RecursionDepthExceeded"}
 _STOPS: Mapping[StopReason, str] = {
     "max_turns": "TokenBudgetExceeded",
@@ -162,23 +162,23 @@ _STOPS: Mapping[StopReason, str] = {
 
 
 def entry_of(error: BaseException) -> ErrorCode:
-    """The row of an error. What is no error of ours is `Internal`."""
+    """Return the row of an error. An error that is not ours is `Internal`."""
     if not isinstance(error, TallystickError | Cancelled):
         return ERROR_CODES["Internal"]
     dimension = getattr(error, "dimension", None)
     if isinstance(dimension, str) and error.code.startswith(("refused.budget", "budget.")):
         return ERROR_CODES[_DIMENSIONS.get(dimension, "TokenBudgetExceeded")]
     named = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _NAMES), None)
-    return ERROR_CODES[named or _mapped(error.code)]
+    return ERROR_CODES[named or _name_of_code(error.code)]
 
 
 def entry_of_stop(stop: StopReason) -> ErrorCode | None:
-    """The row for how a run ended; None for one that has its answer."""
+    """Return the row for the end of a run; None if it was answered."""
     return None if stop == "answered" else ERROR_CODES[_STOPS[stop]]
 
 
 def told_error(error: BaseException) -> ToldError:
-    """An error with its row, to be written as JSON."""
+    """Return an error with its row, to be written as JSON."""
     entry = entry_of(error)
     return ToldError(
         type=entry.name,
@@ -194,7 +194,8 @@ def told_error(error: BaseException) -> ToldError:
 _NAMES = frozenset(ERROR_CODES)
 
 
-def _mapped(code: str) -> str:
+def _name_of_code(code: str) -> str:
+    """Return the name in the table for the longest known beginning of a code."""
     parts = code.split(".")
     for length in range(len(parts), 0, -1):
         found = _OURS.get(".".join(parts[:length]))

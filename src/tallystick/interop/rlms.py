@@ -1,4 +1,4 @@
-"""Logs of the rlms package as runs of ours: to be read, listed, compared and exported."""
+"""Import logs of the rlms package as runs of ours: to be read, listed, compared and exported."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from tallystick.interop.rlms_format import (
     goal_in,
     limits_of,
     lines_of,
+    milliseconds,
     model_of,
-    moment,
-    ms,
+    moment_of,
     program_records,
     prompt_digest,
     query_records,
     read_line,
-    run_ended,
+    run_end,
     text_in,
     turn_records,
 )
@@ -59,7 +59,7 @@ from tallystick.ledger.transfer import FORMAT_ALONE
 from tallystick.runtime.runs.history import RLMS_TEMPLATE
 from tallystick.storage.clock import now_ms
 
-# How deep runs may stand inside each other, and how many entries a log may come to.
+# The deepest nesting of runs, and the largest number of entries that a log may give.
 DEPTH_MAX = 16
 ENTRIES_MAX = 250_000
 _DAY_MS = 86_400_000
@@ -68,7 +68,7 @@ _NOTHING = Charge()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A run that is to be adopted."""
+    """A finished chain of a run, ready to be added to the ledger."""
 
     run: str
     head: Head
@@ -76,6 +76,7 @@ class Chain:
 
     @property
     def header(self) -> ExportHeader:
+        """The header with which the ledger adopts the chain."""
         return ExportHeader(
             format=FORMAT_ALONE,
             run=self.run,
@@ -88,7 +89,7 @@ class Chain:
 
 @dataclass(slots=True, kw_only=True)
 class Log:
-    """What was read so far. `line` is where it stands."""
+    """The state of reading one log. `line` is the number of the current line, 0 for none."""
 
     name: str
     source: ContextRef
@@ -100,36 +101,43 @@ class Log:
     chains: list[Chain] = field(default_factory=list)
     completions: list[tuple[str, int]] = field(default_factory=list)
 
-    def refused(self, why: str) -> TransferRefused:
+    def refusal(self, why: str) -> TransferRefused:
+        """Return the error for a fault in the current line."""
         where = f"line {self.line}: " if self.line else ""
         return TransferRefused(file=self.name, why=f"{where}{why}; nothing was imported")
 
     def add(self, read: Metadata | Iteration | str) -> None:
-        """Go on with the next line."""
+        """Add the next line, as it was read; text is the reason why it could not be.
+
+        Raise `TransferRefused` for a line that cannot be read or does not fit those before it.
+        """
         if isinstance(read, str):
-            raise self.refused(read)
+            raise self.refusal(read)
         if isinstance(read, Metadata):
             self.close()
             self.metadata = read
             return
         if self.metadata is None:
-            raise self.refused("it does not begin with its metadata")
+            raise self.refusal("it does not begin with its metadata")
         if read.iteration == 1:
             self.close()
         if self.open is None:
             number = len(self.completions)
-            self.open = _Run.begun(self, self.metadata, read, place=f"{number}")
+            self.open = _Run.begin(self, self.metadata, read, place=f"{number}")
         self.open.add(read)
 
     def close(self) -> None:
-        """The completion that is open has no more iterations."""
+        """End the open completion: it has no more iterations. Without one, do nothing."""
         if self.open is not None:
             self.open.close(None)
             self.completions.append((self.open.run, self.open.children))
             self.open = None
 
-    def sealed(self, run: str, drafts: list[Draft]) -> Head:
-        """Make the chain of a run that is whole. Its salts are its own."""
+    def seal(self, run: str, drafts: list[Draft]) -> Head:
+        """Make the chain of a run that is complete; return its head.
+
+        Salts follow from the log's bytes.
+        """
         places = iter(range(len(drafts)))
 
         def salts(count: int) -> bytes:
@@ -141,15 +149,16 @@ class Log:
         return head
 
     def id_at(self, place: str, *, depth: int, time_ms: int) -> str:
-        """The id of a run of this log. Runs inside sort before the one that they are of."""
+        """Return the id of a run of this log. Child runs sort before their parent."""
         made = hashlib.sha256(f"{self.source.sha256} {place}".encode()).digest()
+        # All runs of a completion have one time. The deeper a run, the smaller this first byte.
         entropy = bytes([0xFF - depth]) + made[: ENTROPY_BYTES - 1]
         return ulid(time_ms=time_ms, entropy=entropy)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """A run as it is read: its records so far."""
+    """A run while it is read: its records so far."""
 
     log: Log
     run: str
@@ -164,7 +173,7 @@ class _Run:
     charge: Charge = _NOTHING
 
     @classmethod
-    def begun(
+    def begin(
         cls,
         log: Log,
         metadata: RunMetadata,
@@ -175,11 +184,14 @@ class _Run:
         goal: str | None = None,
         time_ms: int | None = None,
     ) -> _Run:
-        """Begin a run with its first iteration. The time of that is when it ended."""
-        ended_at = moment(first.timestamp)
+        """Begin a run with its first iteration, whose timestamp is when it ended.
+
+        Raise `TransferRefused` if that is not a time, or more than a day ahead.
+        """
+        ended_at = moment_of(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
-            raise log.refused("its timestamp is no time, or one to come")
-        started_at = max(0, ended_at - ms(first.iteration_time))
+            raise log.refusal("its timestamp is not a time, or is in the future")
+        started_at = max(0, ended_at - milliseconds(first.iteration_time))
         time_ms = started_at if time_ms is None else time_ms
         depth = 0 if caller is None else caller.depth
         run = log.id_at(place, depth=depth, time_ms=time_ms)
@@ -208,39 +220,46 @@ class _Run:
         return made
 
     def write(self, *records: Record) -> None:
+        """Add records. Raise `TransferRefused` if they are too many, or one is too long."""
         for record in records:
             self.log.entries += 1
             if self.log.entries > ENTRIES_MAX:
-                raise self.log.refused(f"it comes to more than {ENTRIES_MAX:,} entries")
+                raise self.log.refusal(f"it would make more than {ENTRIES_MAX:,} entries")
             body = encode_record(record)
             if len(body) > BODY_BYTES_MAX:
-                raise self.log.refused("a text in it is too long to be kept")
+                raise self.log.refusal("a text in it is too long to be kept")
             self.drafts.append(Draft(tag=tag_of(record), intent=intent_of(record), body=body))
 
     def add(self, iteration: Iteration) -> None:
-        """One turn more."""
+        """Add one turn. Raise `TransferRefused` if it is not the next one, or does not fit."""
         expected = 1 if self.last is None else self.last.iteration + 1
         if iteration.iteration != expected:
-            raise self.log.refused(f"iteration {iteration.iteration} where {expected} is due")
+            raise self.log.refusal(f"iteration {iteration.iteration} where {expected} was expected")
         if self.last is not None and self.last.final_answer is not None:
-            raise self.log.refused("an iteration after the final answer")
-        asked, replied = turn_records(iteration, intent=self._intent())
+            raise self.log.refusal("an iteration after the final answer")
+        asked, replied = turn_records(iteration, intent=self._next_intent())
         self.write(asked, replied)
-        self.charge += Charge(turns=1, model_calls=1, wall_ms=ms(iteration.iteration_time))
+        self.charge += Charge(
+            turns=1, model_calls=1, wall_ms=milliseconds(iteration.iteration_time)
+        )
         for part, block in enumerate(iteration.code_blocks):
-            intent = self._intent()
+            intent = self._next_intent()
             begun, ended = program_records(
                 block, intent=intent, turn=iteration.iteration, part=part
             )
             self.write(begun)
             for call in block.result.rlm_calls:
-                self._call(call, program=intent)
+                self._add_call(call, program=intent)
             self.write(ended)
-        # What is needed of it later is short.
+        # Only short fields of it are needed later. Its prompt and blocks repeat the whole context.
         self.last = msgspec.structs.replace(iteration, prompt=msgspec.Raw(), code_blocks=[])
 
     def close(self, used: Charge | None) -> tuple[Head, RunEnded | None]:
-        """Nothing more comes of it. `used` is what the log says that all of it used."""
+        """End the run and make its chain; return its head and its end.
+
+        `used` is what the log says that all of it used. The end is None without a final answer.
+        Raise `TransferRefused` if figures add up to more than a record can hold.
+        """
         assert self.last is not None
         ended = None
         if self.last.final_answer is not None:
@@ -254,20 +273,20 @@ class _Run:
                     model_calls=used.model_calls,
                 )
             if any((each or 0) > FIGURE_MAX for each in msgspec.structs.astuple(charge)):
-                raise self.log.refused("its figures add up to more than can be kept")
-            ended = run_ended(self.last, self.metadata, charge)
+                raise self.log.refusal("its figures add up to more than can be kept")
+            ended = run_end(self.last, self.metadata, charge)
             self.write(ended)
-        return self.log.sealed(self.run, self.drafts), ended
+        return self.log.seal(self.run, self.drafts), ended
 
-    def _intent(self) -> int:
+    def _next_intent(self) -> int:
         self.intents += 1
         return self.intents
 
-    def _call(self, call: Call, *, program: int) -> None:
+    def _add_call(self, call: Call, *, program: int) -> None:
         self.charge += Charge(host_calls=1)
-        intent = self._intent()
+        intent = self._next_intent()
         if call.metadata is not None:
-            self._child(call, call.metadata, intent=intent, program=program)
+            self._add_child(call, call.metadata, intent=intent, program=program)
             return
         same = call.root_model == self.metadata.root_model
         model = model_of(self.metadata) if same else call.root_model
@@ -275,13 +294,13 @@ class _Run:
         self.write(asked, ended)
         self.charge += charge_of(ended)
 
-    def _child(self, call: Call, inside: Trajectory, *, intent: int, program: int) -> None:
+    def _add_child(self, call: Call, inside: Trajectory, *, intent: int, program: int) -> None:
         depth = self.depth + 1
         if depth > DEPTH_MAX:
-            raise self.log.refused(f"runs stand more than {DEPTH_MAX} deep inside each other")
+            raise self.log.refusal(f"runs are nested more than {DEPTH_MAX} deep")
         if not inside.iterations:
-            raise self.log.refused("a run inside it has no iteration")
-        child = _Run.begun(
+            raise self.log.refusal("a run inside it has no iteration")
+        child = _Run.begin(
             self.log,
             inside.run_metadata,
             inside.iterations[0],
@@ -294,7 +313,7 @@ class _Run:
             child.add(iteration)
         head, ended = child.close(charge_in(call.usage_summary))
         if ended is None:
-            raise self.log.refused("a run inside it has no final answer")
+            raise self.log.refusal("a run inside it has no final answer")
         self.children += 1 + child.children
         begun = ChildBegun(
             intent=intent,
@@ -323,21 +342,24 @@ class _Run:
 #
 # Rule 1: a log has no chain. One is made here, so what it proves is what was imported, not that it
 # happened. The start of each run has the digest of the log.
-# Rule 2: nothing is kept before all of the log was read and fits. Then each run is adopted, as a
-# copy is: nobody goes on with it. Runs inside others come first, so that who names them finds them.
+# Rule 2: nothing is written before all of the log was read and fits. Then each run is adopted as a
+# copy, which cannot be resumed. Child runs come first, so that a parent finds the runs it names.
 # Rule 3: the same log gives the same runs, entries and hashes everywhere. Ids and salts are made
-# from its bytes; only who has those can make the salts again.
-# Rule 4: what the log does not say is not made up. Requests have no digest of ours: they have that
-# of the prompt as the log has it, marked `rlms:`. Usage of turns is missing, and said to be.
+# from its bytes; only somebody who has those can compute the salts again.
+# Rule 4: facts that the log does not have are not invented. Requests have no digest of ours: they
+# have that of the prompt as the log has it, marked `rlms:`. Usage of turns is recorded as missing.
 
 
 _PIECE_BYTES = 1 << 20
-# Every byte that does not begin a character.
+# The bytes of UTF-8 that do not begin a character. Without them, bytes count as characters.
 _CONTINUED = bytes(range(0x80, 0xC0))
 
 
 class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A completion of the log, and how many runs are inside it. `new` is False if it was here."""
+    """A completion of the log, and how many runs are inside it.
+
+    `new` is false if the ledger had the run already.
+    """
 
     run: str
     children: int
@@ -345,18 +367,21 @@ class ImportedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a log, in its order."""
+    """The result of importing a log: its completions in order."""
 
     runs: tuple[ImportedRun, ...]
 
 
 def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> ImportedLog:
-    """Take in every completion of a log as a run. What does not fit is refused, and nothing kept.
+    """Import every completion of a log as a run.
 
-    A log that is here already is left as it is. `file` is read from where it stands.
+    Nothing is written before all of it was read and fits.
+
+    Runs that the ledger has already are left as they are. `file` is read from its current position.
+    Raise `TransferRefused`, with the line, for anything that cannot be imported.
     """
     with _seekable(file) as source:
-        log = _measured(source, name)
+        log = _measure(source, name)
         again = hashlib.sha256()
         for number, line in enumerate(lines_of(source), start=1):
             again.update(line)
@@ -366,9 +391,9 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
     log.close()
     log.line = 0
     if again.hexdigest() != log.source.sha256:
-        raise log.refused("it changed while it was read")
+        raise log.refusal("it changed while it was read")
     if not log.completions:
-        raise log.refused("it has no iteration")
+        raise log.refusal("it has no iteration")
     before = {chain.run for chain in log.chains if ledger.row(chain.run) is not None}
     for chain in log.chains:
         if chain.run not in before:
@@ -383,7 +408,7 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
 
 @contextmanager
 def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file, or a copy of what can be read once only. It is read twice."""
+    """Yield the file, or a temporary copy if it can be read only once. The log is read twice."""
     if file.seekable():
         yield file
         return
@@ -396,8 +421,11 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
         yield spool
 
 
-def _measured(file: BinaryIO, name: str) -> Log:
-    """Read a log for its digests and its size, and go back."""
+def _measure(file: BinaryIO, name: str) -> Log:
+    """Read a log for its digests and its size, and go back.
+
+    Raise `TransferRefused` if it is too large.
+    """
     start = file.tell()
     plain, salted = hashlib.sha256(), hashlib.blake2b(person=b"tally rlms salts")
     size = chars = 0

@@ -1,14 +1,15 @@
-"""Logs of the rlms package (0.1.3), read as if an enemy had written them, as records of ours.
+"""Read logs of the rlms package (0.1.3) as untrusted data, and turn them into records of ours.
 
     line 1   {"type": "metadata", ...}: the model, and how many iterations and how deep
     others   {"type": "iteration", "iteration": n, ...}: the prompt, the reply, its code blocks
 
-Several completions of one object stand in one file, one after the other: each begins with iteration
-1 again. A call that was a run of its own has the same inside it, under `metadata`.
+Several completions of one object are in one file, one after the other: each begins with iteration 1
+again. A call that was a run of its own has the same inside it, under `metadata`.
 
-Rule 1: fields that are not named here are passed over without being built: `locals` repeats the
-whole context in every block. What is named must have its type, and figures their bounds.
-Rule 2: Python writes NaN and Infinity, which are no JSON. A variable may hold them; a figure not.
+Rule 1: fields that are not named here are skipped without being built: `locals` repeats the whole
+context in every block. Fields that are named must have their type, and figures their bounds.
+Rule 2: Python writes NaN and Infinity, which are not JSON. A variable may hold them; a figure may
+not.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of one model."""
+    """The calls, tokens and cost of one model."""
 
     total_calls: _Count | None = None
     total_input_tokens: _Count | None = None
@@ -60,7 +61,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The same, by model."""
+    """The usage of a call, by model."""
 
     model_usage_summaries: dict[_Name, Usage] = {}
 
@@ -78,7 +79,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a block."""
+    """The outcome of a block."""
 
     stdout: str
     stderr: str
@@ -95,7 +96,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="iteration"):
-    """One turn. `timestamp` is of its end."""
+    """One turn. `timestamp` is the time of its end."""
 
     iteration: _Count
     timestamp: str
@@ -107,7 +108,7 @@ class Iteration(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag
 
 
 class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is made with, as far as we take it. Keys of servers may be in the rest."""
+    """The configuration of a run, as far as we import it. The rest may hold keys of servers."""
 
     root_model: _Name
     max_iterations: _Count
@@ -116,7 +117,7 @@ class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metadata(RunMetadata, frozen=True, kw_only=True, tag_field="type", tag="metadata"):
-    """The same, as the first line of a file has it."""
+    """The configuration of a run, as the first line of a file has it."""
 
     timestamp: str
 
@@ -138,30 +139,30 @@ _decode = msgspec.json.Decoder(_Line).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_messages = msgspec.json.Decoder(list[_Message]).decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-# What stands before the next constant, strings whole. Possessive, and only ever matched from where
-# the last one ended: a search would begin anew at each of a million quotes that nothing closes.
+# The text before the next constant, strings as a whole. Possessive, and only matched from the end
+# of the last one: a search would begin again at each of a million quotes that nothing closes.
 _BEFORE_CONSTANT = re.compile(
     rb'(?:[^"NI-]++|"(?:[^"\\]++|\\.)*+"|-(?!Infinity)|N(?!aN)|I(?!nfinity))*+', re.DOTALL
 )
 _CONSTANT = re.compile(rb"-?Infinity|NaN")
 _FIRST = re.compile(rb"\s*\{")
-# How the first message after the fixed one names the question.
+# The form in which the second message of a prompt names the question.
 _GOAL = re.compile(r"Answer the following: (.*)\n\nYour context is a ", re.DOTALL)
 
 
 def is_rlms_log(head: bytes) -> bool:
-    """Whether a file that begins like this may be a log; what it is, reading it says."""
+    """Return True if a file that begins like this may be a log; only reading it can tell."""
     return _FIRST.match(head) is not None
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a log. One that is too long comes in parts, none of which can be read."""
+    """Yield the lines of a log. One that is too long comes in parts, none of which can be read."""
     while line := file.readline(LINE_BYTES_MAX + 1):
         yield line
 
 
 def read_line(line: bytes) -> Metadata | Iteration | str:
-    """What a line says, or why it cannot be read."""
+    """Return what a line says, or a text with the reason why it cannot be read."""
     if len(line) > LINE_BYTES_MAX:
         return f"it has more than {LINE_BYTES_MAX:,} bytes"
     read: _Line
@@ -169,7 +170,7 @@ def read_line(line: bytes) -> Metadata | Iteration | str:
         read = _decode(line)
     except _UNREADABLE as error:
         if b"NaN" not in line and b"Infinity" not in line:
-            return _told(error)
+            return _reason(error)
     else:
         return read
     if line.count(b"NaN") + line.count(b"Infinity") > CONSTANTS_MAX:
@@ -177,12 +178,15 @@ def read_line(line: bytes) -> Metadata | Iteration | str:
     try:
         read = _decode(_without_constants(line))
     except _UNREADABLE as error:
-        return _told(error)
+        return _reason(error)
     return read
 
 
 def _without_constants(line: bytes) -> bytes:
-    """The line with a text in the place of each constant: where a figure is due, that is none."""
+    """Return the line with a text in the place of each NaN or Infinity.
+
+    Where a figure is expected, that text is refused.
+    """
     pieces: list[bytes] = []
     at = 0
     while at < len(line):
@@ -196,14 +200,15 @@ def _without_constants(line: bytes) -> bytes:
     return b"".join([*pieces, line[at:]])
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Return the reason of an error in at most 160 printable characters."""
     said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
     shown = said[:_SHOWN_CHARS_MAX]
     return "".join(each if each.isprintable() else "?" for each in shown)
 
 
 def text_in(prompt: msgspec.Raw) -> str:
-    """A prompt as a text: itself, or the JSON of what is none."""
+    """Return a prompt as a text: itself, or its JSON if it is not text."""
     raw = bytes(prompt)
     try:
         return _decode_text(raw)
@@ -212,7 +217,7 @@ def text_in(prompt: msgspec.Raw) -> str:
 
 
 def goal_in(prompt: msgspec.Raw) -> str | None:
-    """The question that the first prompt of a run names, if it names one."""
+    """Return the question that the first prompt of a run names; None if it names none."""
     raw = bytes(prompt)
     if len(raw) > _GOAL_BYTES_MAX:
         return None
@@ -224,27 +229,32 @@ def goal_in(prompt: msgspec.Raw) -> str | None:
     return None if found is None else found[1]
 
 
-def moment(timestamp: str) -> int | None:
-    """A time in milliseconds since 1970; None for what is none. One without a zone is UTC."""
+def moment_of(timestamp: str) -> int | None:
+    """Return a time in milliseconds since 1970; None if it is not a time.
+
+    Without a zone it is UTC.
+    """
     try:
-        ms = moment_ms(timestamp)
+        time_ms = moment_ms(timestamp)
     except UsageError:
         return None
-    return ms if ms >= 0 else None
+    return time_ms if time_ms >= 0 else None
 
 
-# What a log of the rlms package says, as records of ours. What it does not say is marked so.
+# A log of the rlms package as records of ours. Facts that it does not have are marked as missing.
 
 
 UNKNOWN_GOAL = "(the log does not say)"
 _MARK = "rlms:"
 _MISSING = Settled(figures="reserved", tokens_in=0, tokens_out=0, flags=("usage_missing",))
-# Nothing was reserved; what things cost is the log's word.
+# Nothing was reserved; costs are those that the log states.
 _RESERVED = Reserved(tokens_in=0, tokens_out=0, price="as the log says")
 _NANO = 10**9
+# Only so much of the end of stderr is searched for the line of an exception.
 _LAST_CHARS_MAX = 10_000
-# A block that raised has the kind and the text of it behind all that it wrote to stderr, in a line
-# of its own. Where it wrote nothing, that is the whole stream; else it must look like an error.
+# If a block raised, its stderr ends with a line of its own, with the kind and the text of the
+# exception. If that is all of the stream, any kind counts; otherwise it must look like an error's
+# name, since the program may have printed such a line itself.
 _RAISED_ALONE = re.compile(r"\A\n(?P<kind>[A-Za-z_]\w{0,199}): (?P<message>.*)\Z", re.DOTALL)
 _RAISED_LAST = re.compile(
     r"\n(?P<kind>\w{0,199}(?:Error|Exception|Exit|Interrupt|Iteration)): (?P<message>[^\n]*)\Z"
@@ -252,7 +262,10 @@ _RAISED_LAST = re.compile(
 
 
 def limits_of(metadata: RunMetadata) -> RunLimits:
-    """The limits that are in the log. The others are not, and stand at the largest figure."""
+    """Return the limits of a run: turns and depth from the log, no retries.
+
+    All others have the largest figure, because the log has none.
+    """
     return RunLimits(
         turns=metadata.max_iterations,
         tokens=FIGURE_MAX,
@@ -265,17 +278,20 @@ def limits_of(metadata: RunMetadata) -> RunLimits:
 
 
 def model_of(metadata: RunMetadata) -> str:
-    """The model in the form of our names: who serves it, and what it is called there."""
+    """Return the model in the form of our names: `backend:model`, or the model alone."""
     return f"{metadata.backend}:{metadata.root_model}" if metadata.backend else metadata.root_model
 
 
-def ms(seconds: float | None) -> int:
-    """Milliseconds; none where the log has no time."""
+def milliseconds(seconds: float | None) -> int:
+    """Return seconds as milliseconds; 0 if the log has no time."""
     return 0 if seconds is None else round(seconds * 1000)
 
 
 def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelReplied]:
-    """A turn's model call. Its time is what the blocks leave of the iteration's."""
+    """Return the records of a turn's model call.
+
+    Its time is the iteration's without that of its blocks.
+    """
     blocks = sum(each.result.execution_time or 0.0 for each in iteration.code_blocks)
     waited = max(0.0, (iteration.iteration_time or 0.0) - blocks)
     asked = AskModel(
@@ -292,7 +308,7 @@ def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelR
         turn=iteration.iteration,
         text=iteration.response,
         usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False),
-        wall_ms=ms(waited),
+        wall_ms=milliseconds(waited),
         settled=_MISSING,
     )
     return asked, replied
@@ -301,7 +317,7 @@ def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelR
 def program_records(
     block: Block, *, intent: int, turn: int, part: int
 ) -> tuple[RunProgram, ProgramFinished]:
-    """A code block. What it used cannot be known: its fuel is 0."""
+    """Return the records of a code block. What it used is unknown, so its fuel is 0."""
     result = block.result
     raised = _RAISED_ALONE.match(result.stderr)
     if raised is None:
@@ -329,7 +345,7 @@ def program_records(
         fuel=0,
         host_calls=len(result.rlm_calls),
         truncated=False,
-        wall_ms=ms(result.execution_time),
+        wall_ms=milliseconds(result.execution_time),
     )
     return begun, ended
 
@@ -337,7 +353,10 @@ def program_records(
 def query_records(
     call: Call, *, intent: int, program: int, model: str
 ) -> tuple[QueryAsked, QueryReplied | QueryFailed]:
-    """A plain model call of a block. The log does not say which were of one batch."""
+    """Return the records of a plain model call of a block.
+
+    Each is recorded as a call of its own: the log does not say which were of one batch.
+    """
     asked = QueryAsked(
         intent=intent,
         program=program,
@@ -360,7 +379,7 @@ def query_records(
             usd=charge.usd,
         )
         usage = ModelUsage(tokens_in=charge.tokens_in, tokens_out=charge.tokens_out, reported=True)
-    wall_ms = ms(call.execution_time)
+    wall_ms = milliseconds(call.execution_time)
     if call.error is not None:
         return asked, QueryFailed(
             intent=intent,
@@ -384,7 +403,7 @@ def query_records(
 
 
 def charge_in(summary: UsageSummary | None) -> Charge | None:
-    """What a call, or a whole run inside it, used; None where the log does not say."""
+    """Return what a call, or a whole run inside it, used; None if the log does not say."""
     lines = [] if summary is None else list(summary.model_usage_summaries.values())
     if not any(each.total_input_tokens or each.total_output_tokens for each in lines):
         return None
@@ -397,10 +416,11 @@ def charge_in(summary: UsageSummary | None) -> Charge | None:
     )
 
 
-def run_ended(last: Iteration, metadata: RunMetadata, charge: Charge) -> RunEnded:
-    """How a run ended whose last iteration has the answer.
+def run_end(last: Iteration, metadata: RunMetadata, charge: Charge) -> RunEnded:
+    """Return the end of a run whose last iteration has the answer.
 
-    After all its turns a run of rlms asks once more, and takes whatever is said for the answer.
+    After all its turns a run of rlms asks once more, and takes any reply for the answer. Such an
+    answer is recorded as partial, of a run that stopped by `max_turns`.
     """
     late = last.iteration > metadata.max_iterations
     used = f"all {metadata.max_iterations:,} turns used, then asked for an answer; {FROM_RLMS_LOG}"
@@ -414,5 +434,8 @@ def run_ended(last: Iteration, metadata: RunMetadata, charge: Charge) -> RunEnde
 
 
 def prompt_digest(prompt: msgspec.Raw) -> str:
-    """Of the prompt as the log has it. It is no digest of a request, and does not look like one."""
+    """Return the digest of the prompt as the log has it.
+
+    It is marked, because it is not the digest of a request.
+    """
     return f"{_MARK}{digest(bytes(prompt))}"

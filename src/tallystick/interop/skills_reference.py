@@ -1,10 +1,9 @@
-"""Reference mode: the catalog and its evidence as other hosts of skills make them, byte for byte.
+"""Make the catalog and its evidence as other hosts of skills do, byte for byte.
 
 Lengths are bytes of UTF-8, though the fields call them chars. Cards are sorted by id, and the first
-that does not fit hides all after it; a disabled skill that stands in the catalog takes its room
-though it counts as omitted; with ten or more cards and little room the line that says how many
-were left out is itself left out. `tallystick.skills.catalog` is the better one; this one is for
-comparing.
+that does not fit hides all after it. A disabled skill in the catalog takes its room, though it
+counts as omitted. With ten or more cards and little room, the line that says how many were left out
+is itself left out. `tallystick.skills.catalog` is the better one; this one is for comparing.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from tallystick.skills.catalog import (
     Lifecycle,
     ListedCard,
-    Matched,
+    MatchEvidence,
     OmittedReason,
     size_bytes,
     tokens_of,
@@ -36,7 +35,7 @@ _NO_MATCHES: Mapping[str, Match] = MappingProxyType({})
 
 
 class ReferenceEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What was shown and omitted, with every card in the order it was given."""
+    """The skills that were shown and omitted, with every card in the order it was given."""
 
     schema_version: Literal[1] = 1
     budget_chars: int
@@ -56,7 +55,7 @@ class ReferenceCatalog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reference_suffix(omitted: int) -> str:
-    """The line that says how many cards were left out."""
+    """Return the line that says how many cards were left out."""
     return f"\n\n... {omitted} more skill(s) omitted to stay within budget."
 
 
@@ -70,10 +69,10 @@ def reference_catalog(
     used: Collection[str] = (),
     matched: Mapping[str, Match] = _NO_MATCHES,
 ) -> ReferenceCatalog:
-    """Fit cards into a budget of bytes.
+    """Fit cards into a budget of bytes; return the text and its evidence.
 
-    `catalog` are the ids that take part: without it all that are not disabled. Of those that have
-    a name, in the order of their ids, the first `limit` are fitted.
+    `catalog` are the ids that take part; without it, all that are not disabled do. Of those that
+    have a name, in the order of their ids, the first `limit` are fitted.
     """
     budget = max(budget, 0)
     asked = None if catalog is None else frozenset(catalog)
@@ -116,7 +115,7 @@ def _takes_part(card: Card, catalog: frozenset[str] | None) -> bool:
 
 
 def _fit(blocks: Sequence[str], budget: int) -> tuple[str, int]:
-    """The text, and how many of the first blocks stand in it."""
+    """Return the text, and how many of the first blocks are in it."""
     budget = max(budget, size_bytes(REFERENCE_HEADER) + size_bytes(reference_suffix(1)))
     # The length of the text after each block: the first follows the header, others a newline.
     ends = [size_bytes(REFERENCE_HEADER)]
@@ -174,5 +173,5 @@ def _card(
         char_estimate=size,
         token_estimate=tokens_of(size),
         lifecycle=runtime or ("shown" if reason is None else "omitted"),
-        matched=Matched(score=match.score, reason=match.reason) if match else None,
+        matched=MatchEvidence(score=match.score, reason=match.reason) if match else None,
     )

@@ -1,4 +1,4 @@
-"""A run as trajectory events, from its records alone, and as a file with its children."""
+"""Export a run as trajectory events, made from its records alone, with those of its children."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ from tallystick.core.records import (
 from tallystick.core.views.receipt import holds_steps
 from tallystick.interop.trajectory_events import (
     CHARS_MAX,
-    At,
     BudgetWarning,
     CommandExecuted,
     CommandParsed,
     CommandParseFailed,
+    EntryPosition,
     ErrorSeen,
     GivenText,
     LlmCall,
@@ -90,14 +90,17 @@ _MODEL = "model"
 _SPENT, _LAST = "spent:", "last"
 
 
-def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarning | LlmCall]:
-    """An attempt of a turn, after what its prompt tells the model of its budget."""
-    # What is listed again, or was told before, is no news.
+def turn_events(
+    at: EntryPosition, record: AskModel, *, model: str
+) -> Iterator[BudgetWarning | LlmCall]:
+    """Yield an attempt of a turn, after the warning about the budget that its prompt newly has."""
+    # Only the last part is news: the others are listed again, or were shown before.
     for part in [name.split("+")[-1] for name in record.added[-1:]]:
         share = part.removeprefix(_SPENT)
         if part == _LAST:
             yield BudgetWarning(**at, kind="last_turn")
         elif share != part and share.isdecimal():
+            # A share has at most three digits; a forged record may have any number of them.
             yield BudgetWarning(**at, kind="share", share=int(share[:3]))
     yield LlmCall(
         **at,
@@ -112,8 +115,8 @@ def turn_asked(at: At, record: AskModel, *, model: str) -> Iterator[BudgetWarnin
     )
 
 
-def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
-    """An attempt at a call of a program."""
+def query_event(at: EntryPosition, record: QueryAsked, shown: Shown) -> LlmCall:
+    """Return the event of an attempt at a call of a program."""
     return LlmCall(
         **at,
         call="query",
@@ -123,12 +126,14 @@ def query_asked(at: At, record: QueryAsked, shown: Shown) -> LlmCall:
         model=record.model,
         request_sha256=record.request_sha256,
         tokens_out_max=record.tokens_out_max,
-        prompt=shown.kept(record.prompt, record.prompt_ref),
+        prompt=shown.stored_content(record.prompt, record.prompt_ref),
     )
 
 
-def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmResponse:
-    """What a model said."""
+def response_event(
+    at: EntryPosition, record: ModelReplied | QueryReplied, shown: Shown
+) -> LlmResponse:
+    """Return the event of a model's reply."""
     query = record if isinstance(record, QueryReplied) else None
     figures = record.settled or record.usage
     return LlmResponse(
@@ -136,7 +141,7 @@ def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmRes
         call="turn" if query is None else "query",
         intent=record.intent,
         item=0 if query is None else query.item,
-        text=shown.kept(record.text, None if query is None else query.text_ref),
+        text=shown.stored_content(record.text, None if query is None else query.text_ref),
         tokens_in=figures.tokens_in,
         tokens_out=figures.tokens_out,
         reported=record.usage.reported,
@@ -148,10 +153,10 @@ def replied(at: At, record: ModelReplied | QueryReplied, shown: Shown) -> LlmRes
     )
 
 
-def parsed(
-    at: At, record: ModelReplied, reply: Reply, shown: Shown
+def command_events(
+    at: EntryPosition, record: ModelReplied, reply: Reply, shown: Shown
 ) -> Iterator[CommandParsed | CommandParseFailed]:
-    """What was read from a reply, and what was not."""
+    """Yield an event for each command that was read from a reply, and one for what was not read."""
     for part, command in enumerate(reply.commands):
         yield CommandParsed(
             **at,
@@ -165,8 +170,8 @@ def parsed(
         yield CommandParseFailed(**at, intent=record.intent, problem=problem)
 
 
-def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen:
-    """An attempt that gave no reply."""
+def failure_event(at: EntryPosition, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen:
+    """Return the event of an attempt that gave no reply."""
     query = record if isinstance(record, QueryFailed) else None
     return ErrorSeen(
         **at,
@@ -181,8 +186,13 @@ def failed(at: At, record: ModelFailed | QueryFailed, shown: Shown) -> ErrorSeen
     )
 
 
-def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> BudgetWarning | ErrorSeen:
-    """A call that was never made: no budget pays for it, or its model is not for programs."""
+def refusal_event(
+    at: EntryPosition, record: ModelRefused | QueryRefused, shown: Shown
+) -> BudgetWarning | ErrorSeen:
+    """Return the event of a call that was never made.
+
+    Either no budget pays for it, or its model is not for programs.
+    """
     if record.dimension == _MODEL:
         said = shown.content(record.message)
         return ErrorSeen(
@@ -197,10 +207,10 @@ def refused(at: At, record: ModelRefused | QueryRefused, shown: Shown) -> Budget
     )
 
 
-def executed(
-    at: At, record: ProgramFinished, program: RunProgram | None, shown: Shown
+def program_event(
+    at: EntryPosition, record: ProgramFinished, program: RunProgram | None, shown: Shown
 ) -> CommandExecuted:
-    """What came of a program; `program` is how it was begun, if that is in the records."""
+    """Return the event of a program's end. `program` is its start, if that is in the records."""
     failure = record.failure
     return CommandExecuted(
         **at,
@@ -225,7 +235,7 @@ def executed(
 
 
 def _argument(command: Command) -> str:
-    """What a command is about, as it was read."""
+    """Return the text that a command holds."""
     match command:
         case Code():
             return command.source
@@ -245,20 +255,20 @@ def _argument(command: Command) -> str:
 
 # A run as trajectory events, from its records alone.
 #
-# Rule 1: an event is made from one entry, and names it. What no record says is in no event.
-# Rule 2: the events of a child stand where its parent began it. A chain is told once, whoever names
-# it and however often, so a ledger that lies makes them neither endless nor many.
+# Rule 1: an event is made from one entry, and names it. A fact that is in no record is in no event.
+# Rule 2: the events of a child are where its parent began it. A chain is shown once, however often
+# it is named, so a forged ledger makes them neither endless nor many.
 # Rule 3: content goes through `Shown`, where it is cut or left out, and through nothing else.
 
 
-# Deeper than any run of ours stands; a ledger that lies ends here.
+# Deeper than any run of ours; a forged ledger ends here.
 DEPTH_MAX = 64
 _SHOWN = Shown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A record and the entry that holds it."""
+class ChainEntry:
+    """A record, and the entry that holds it."""
 
     run: str
     seq: int
@@ -267,19 +277,22 @@ class Placed:
 
 
 # The entries of a chain by its name; None if it is not here.
-Chains = Callable[[str], Iterable[Placed] | None]
+Chains = Callable[[str], Iterable[ChainEntry] | None]
 
 
 def trajectory_of(
-    entries: Iterable[Placed], *, children: Chains = lambda run: None, shown: Shown = _SHOWN
+    entries: Iterable[ChainEntry], *, children: Chains = lambda run: None, shown: Shown = _SHOWN
 ) -> Iterator[TrajectoryEvent]:
-    """The events of a run, in the order of its entries; those of its children inside it."""
-    yield from _Told(children, shown).chain(entries, parent=None, depth=0)
+    """Yield the events of a run, in the order of its entries; those of its children are inside it.
+
+    Where `children` returns None for a child, its parent's records of it are used.
+    """
+    yield from _ChainEvents(children, shown).chain(entries, parent=None, depth=0)
 
 
 @dataclass(slots=True)
 class _Run:
-    """What the events of one run need of the records before."""
+    """The facts from earlier records that the events of one run need."""
 
     parent: str | None
     depth: int
@@ -291,20 +304,20 @@ class _Run:
     variable: str | None = None
     programs: dict[int, RunProgram] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)
-    ended: tuple[Placed, RunEnded] | None = None
+    ended: tuple[ChainEntry, RunEnded] | None = None
 
-    def at(self, place: Placed, *, deeper: int = 0) -> At:
-        return At(
-            run=place.run,
-            seq=place.seq,
-            hash=place.hash,
+    def at(self, entry: ChainEntry, *, deeper: int = 0) -> EntryPosition:
+        return EntryPosition(
+            run=entry.run,
+            seq=entry.seq,
+            hash=entry.hash,
             iteration=self.turn,
             depth=self.depth + deeper,
         )
 
 
-class _Told:
-    """Tells chains, each of them once."""
+class _ChainEvents:
+    """The events of chains, each of them once."""
 
     def __init__(self, children: Chains, shown: Shown) -> None:
         self._children = children
@@ -312,33 +325,34 @@ class _Told:
         self._seen: set[str] = set()
 
     def chain(
-        self, entries: Iterable[Placed], *, parent: str | None, depth: int
+        self, entries: Iterable[ChainEntry], *, parent: str | None, depth: int
     ) -> Iterator[TrajectoryEvent]:
+        """Yield the events of a chain, and the end of the session for the outermost one."""
         run = _Run(parent, depth, outermost=parent is None)
-        for place in entries:
-            self._seen.add(place.run)
-            run.turn = getattr(place.record, "turn", run.turn)
-            yield from self._entry(run, place)
+        for entry in entries:
+            self._seen.add(entry.run)
+            run.turn = getattr(entry.record, "turn", run.turn)
+            yield from self._entry_events(run, entry)
         if run.outermost and run.ended is not None:
-            place, ended = run.ended
+            entry, ended = run.ended
             yield SessionEnd(
-                **run.at(place), session_id=run.session_id, stop=ended.stop, charge=ended.charge
+                **run.at(entry), session_id=run.session_id, stop=ended.stop, charge=ended.charge
             )
 
-    def _entry(self, run: _Run, place: Placed) -> Iterator[TrajectoryEvent]:
-        match place.record:
+    def _entry_events(self, run: _Run, entry: ChainEntry) -> Iterator[TrajectoryEvent]:
+        match entry.record:
             case RunStarted() as record:
-                yield from self._started(run, place, record)
+                yield from self._start_events(run, entry, record)
             case RunResumed() | RunForked() as record:
-                yield self._continued(run, place, record)
+                yield self._continuation_event(run, entry, record)
             case ChildBegun() | ChildEnded() as record:
-                yield from self._child(run, place, record)
+                yield from self._child_events(run, entry, record)
             case RunEnded() as record:
-                yield from self._ended(run, place, record)
+                yield from self._end_events(run, entry, record)
             case RunProgram() as record:
                 run.programs[record.intent] = record
             case ProgramFinished() as record:
-                yield self._executed(run, place, record)
+                yield self._program_event(run, entry, record)
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
             case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
@@ -346,12 +360,12 @@ class _Told:
             case FilesKept() | NetworkAttempted():
                 pass
             case _:
-                yield from self._call(run, place, place.record)
+                yield from self._call_events(run, entry, entry.record)
 
-    def _call(
+    def _call_events(
         self,
         run: _Run,
-        place: Placed,
+        entry: ChainEntry,
         record: AskModel
         | ModelReplied
         | ModelFailed
@@ -361,35 +375,37 @@ class _Told:
         | QueryFailed
         | QueryRefused,
     ) -> Iterator[TrajectoryEvent]:
-        at, shown = run.at(place), self._shown
+        at, shown = run.at(entry), self._shown
         match record:
             case AskModel():
-                yield from turn_asked(at, record, model=run.model)
+                yield from turn_events(at, record, model=run.model)
             case QueryAsked():
-                yield query_asked(at, record, shown)
+                yield query_event(at, record, shown)
             case ModelReplied():
-                yield replied(at, record, shown)
+                yield response_event(at, record, shown)
                 reply = parse_reply(record.text, cut=record.cut)
                 run.commands, run.variable = reply.commands, None
-                yield from parsed(at, record, reply, shown)
+                yield from command_events(at, record, reply, shown)
             case QueryReplied():
-                yield replied(at, record, shown)
+                yield response_event(at, record, shown)
             case ModelFailed() | QueryFailed():
-                yield failed(at, record, shown)
+                yield failure_event(at, record, shown)
             case ModelRefused() | QueryRefused():
-                yield refused(at, record, shown)
+                yield refusal_event(at, record, shown)
             case _:
                 assert_never(record)
 
     # -- beginnings and ends -------------------------------------------------------------------
 
-    def _started(self, run: _Run, place: Placed, record: RunStarted) -> Iterator[TrajectoryEvent]:
+    def _start_events(
+        self, run: _Run, entry: ChainEntry, record: RunStarted
+    ) -> Iterator[TrajectoryEvent]:
         run.model, run.session_id, run.ended = record.model, record.session_id, None
         if run.outermost:
             caller = record.caller
             run.parent, run.depth = (None, 0) if caller is None else (caller.run, caller.depth)
             yield SessionStart(
-                **run.at(place),
+                **run.at(entry),
                 at=record.started_at,
                 session_id=record.session_id,
                 model=record.model,
@@ -402,9 +418,9 @@ class _Told:
         given = [GivenText(name=each.name, sha256=each.sha256, bytes=each.bytes)
                  for each in record.contexts]  # fmt: skip
         yield QueryStart(
-            **run.at(place),
+            **run.at(entry),
             at=record.started_at,
-            query=place.run,
+            query=entry.run,
             begun="started",
             parent_query=run.parent,
             goal=self._shown.content(record.goal),
@@ -413,32 +429,36 @@ class _Told:
             contexts=tuple(given),
         )
 
-    def _continued(self, run: _Run, place: Placed, record: RunResumed | RunForked) -> QueryStart:
+    def _continuation_event(
+        self, run: _Run, entry: ChainEntry, record: RunResumed | RunForked
+    ) -> QueryStart:
         run.ended, model = None, None
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id
         run.model = model or run.model
         return QueryStart(
-            **run.at(place),
+            **run.at(entry),
             at=record.at,
-            query=place.run,
+            query=entry.run,
             begun="forked" if isinstance(record, RunForked) else "resumed",
             parent_query=run.parent,
             model=model,
             limits=record.limits,
         )
 
-    def _ended(self, run: _Run, place: Placed, record: RunEnded) -> Iterator[TrajectoryEvent]:
-        run.ended = place, record
+    def _end_events(
+        self, run: _Run, entry: ChainEntry, record: RunEnded
+    ) -> Iterator[TrajectoryEvent]:
+        run.ended = entry, record
         answered = record.stop == "answered"
         variable = run.variable if answered else None
         reason = termination_of(record.stop, record.detail, variable=variable)
         detail = self._shown.content(record.detail)
         if reason == "Error":
-            yield ErrorSeen(**run.at(place), of="run", reason=record.stop, message=detail)
+            yield ErrorSeen(**run.at(entry), of="run", reason=record.stop, message=detail)
         yield QueryComplete(
-            **run.at(place),
-            query=place.run,
+            **run.at(entry),
+            query=entry.run,
             parent_query=run.parent,
             stop=record.stop,
             detail=detail,
@@ -450,13 +470,13 @@ class _Told:
             charge=record.charge,
         )
 
-    def _child(
-        self, run: _Run, place: Placed, record: ChildBegun | ChildEnded
+    def _child_events(
+        self, run: _Run, entry: ChainEntry, record: ChildBegun | ChildEnded
     ) -> Iterator[TrajectoryEvent]:
         if isinstance(record, ChildEnded):
             if record.run in run.elsewhere:
                 # Its chain is not here, but its parent knows how it ended.
-                yield self._ended_elsewhere(run, place, record)
+                yield self._absent_end_event(run, entry, record)
             return
         if record.run in self._seen:
             return
@@ -464,79 +484,90 @@ class _Told:
         depth = run.depth + 1
         entries = self._children(record.run) if depth <= DEPTH_MAX else None
         if entries is not None:
-            yield from self.chain(entries, parent=place.run, depth=depth)
+            yield from self.chain(entries, parent=entry.run, depth=depth)
             return
         run.elsewhere.add(record.run)
         yield QueryStart(
-            **run.at(place, deeper=1),
+            **run.at(entry, deeper=1),
             query=record.run,
             begun="elsewhere",
-            parent_query=place.run,
+            parent_query=entry.run,
         )
 
-    def _ended_elsewhere(self, run: _Run, place: Placed, record: ChildEnded) -> QueryComplete:
+    def _absent_end_event(self, run: _Run, entry: ChainEntry, record: ChildEnded) -> QueryComplete:
         return QueryComplete(
-            **run.at(place, deeper=1),
+            **run.at(entry, deeper=1),
             query=record.run,
-            parent_query=place.run,
+            parent_query=entry.run,
             stop=record.stop,
             detail=self._shown.content(record.detail),
             termination_reason=termination_of(record.stop, record.detail),
             success=record.stop == "answered",
             partial=record.partial,
-            result=self._shown.kept(record.answer, record.answer_ref),
+            result=self._shown.stored_content(record.answer, record.answer_ref),
             charge=record.charge,
         )
 
     # -- programs ------------------------------------------------------------------------------
 
-    def _executed(self, run: _Run, place: Placed, record: ProgramFinished) -> CommandExecuted:
+    def _program_event(
+        self, run: _Run, entry: ChainEntry, record: ProgramFinished
+    ) -> CommandExecuted:
         program = run.programs.pop(record.intent, None)
         part = 0 if program is None else program.part
         command = run.commands[part] if 0 <= part < len(run.commands) else None
         run.variable = command.name if isinstance(command, FinalVar) else None
-        return executed(run.at(place), record, program, self._shown)
+        return program_event(run.at(entry), record, program, self._shown)
 
 
 # A run of a ledger as a file of trajectory events: with its children, and what it shares.
 
 
-# Longer than any text that a run of ours keeps apart; one that was imported may say anything.
+# Longer than any text that a run of ours stores apart; an imported record may name any length.
 _TEXT_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written. `erased` counts entries whose bodies are gone: they have no events."""
+    """The result of an export.
+
+    `erased` counts entries whose bodies are gone: they have no events.
+    """
 
     events: int
     erased: int
 
 
 class _Source:
-    """The chains of a ledger, and the texts that are kept apart from them."""
+    """The chains of a ledger, and the texts that are stored apart from them."""
 
     def __init__(self, ledger: Ledger, store: Store) -> None:
         self._ledger = ledger
         self._store = store
         self.erased = 0
 
-    def whole(self, run: str) -> Iterator[Placed]:
-        """The entries of a run, behind those that it shares with the runs it grew from."""
-        for ancestor in ancestors_of(self._ledger, run):
-            yield from self._placed(ancestor.run, ancestor.count)
-        yield from self._placed(run, None)
+    def with_ancestors(self, run: str) -> Iterator[ChainEntry]:
+        """Yield the entries of a run, after those that it shares with its ancestors.
 
-    def child(self, run: str) -> Iterable[Placed] | None:
-        """The entries of a child; None if its chain is not here."""
+        The ancestors are the runs that it was forked from.
+        """
+        for ancestor in ancestors_of(self._ledger, run):
+            yield from self._entries_of(ancestor.run, ancestor.count)
+        yield from self._entries_of(run, None)
+
+    def child_entries(self, run: str) -> Iterable[ChainEntry] | None:
+        """Return the entries of a child; None if its chain is not here."""
         try:
             next(self._ledger.read(run, stop=1), None)
         except (RunNotFound, InvalidName):
             return None
-        return self._placed(run, None)
+        return self._entries_of(run, None)
 
     def text_of(self, ref: AttachmentRef) -> str | None:
-        """A text that is kept apart; None if its bytes are gone or damaged, or too many."""
+        """Return a text that is stored as an attachment.
+
+        It is None if the bytes are gone, damaged, not UTF-8, or more than 64 MiB.
+        """
         if ref.byte_len > _TEXT_BYTES_MAX:
             return None
         try:
@@ -545,13 +576,13 @@ class _Source:
         except (AttachmentError, InvalidName, UnicodeDecodeError):
             return None
 
-    def _placed(self, run: str, stop: int | None) -> Iterator[Placed]:
+    def _entries_of(self, run: str, stop: int | None) -> Iterator[ChainEntry]:
         for seq, sealed in enumerate(self._ledger.read(run, stop=stop)):
             if sealed.body is None:
                 self.erased += 1
                 continue
             record = decode_record(sealed.body)
-            yield Placed(run=run, seq=seq, hash=sealed.hash, record=record)
+            yield ChainEntry(run=run, seq=seq, hash=sealed.hash, record=record)
 
 
 def export_trajectory(
@@ -565,7 +596,9 @@ def export_trajectory(
 ) -> Exported:
     """Write the events of a run as JSON lines, to a new file or to an open one.
 
-    Raises `UsageError` for a chain of steps, and for a run of which nothing is left to tell.
+    `redact` leaves texts out; without `full`, long texts are cut. Raise `UsageError` for a chain of
+    steps, and for a run without any content left or yet; `TransferRefused` if the file exists or
+    cannot be written.
     """
     first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
     if holds_steps(first):
@@ -573,13 +606,13 @@ def export_trajectory(
         raise UsageError(f"{run} holds steps, which have no trajectory; name a run: {inside}")
     source = _Source(ledger, store)
     events = _events(source, run, redact=redact, full=full)
-    # AskedRun for before a file is made: what cannot be told leaves none behind.
+    # Take the first event before the file is made: a run without events then leaves no file.
     begun = next(events, None)
     if begun is None:
         why = "was pruned: its content is gone" if source.erased else "has no entries yet"
-        raise UsageError(f"run {run} {why}; there is nothing to tell")
+        raise UsageError(f"run {run} {why}; there is nothing to export")
     count = 1
-    with _opened(target) as file:
+    with _open_target(target) as file:
         file.write(encode_event(begun) + b"\n")
         for event in events:
             file.write(encode_event(event) + b"\n")
@@ -589,12 +622,16 @@ def export_trajectory(
 
 def _events(source: _Source, run: str, *, redact: bool, full: bool) -> Iterator[TrajectoryEvent]:
     shown = Shown(redact=redact, chars_max=None if full else CHARS_MAX, text_of=source.text_of)
-    return trajectory_of(source.whole(run), children=source.child, shown=shown)
+    return trajectory_of(source.with_ancestors(run), children=source.child_entries, shown=shown)
 
 
 @contextmanager
-def _opened(target: Path | BinaryIO) -> Iterator[BinaryIO]:
-    """A new file, private to the user; taken away again if it does not become whole."""
+def _open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
+    """Open a new file, private to the user; remove it again if the export fails.
+
+    A file that is open already is yielded as it is, and flushed. Raise `TransferRefused` if the new
+    file exists or cannot be written.
+    """
     if not isinstance(target, Path):
         yield target
         target.flush()

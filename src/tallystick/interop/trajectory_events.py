@@ -1,7 +1,8 @@
-"""Trajectory events: what other tools read of a run, one JSON object in a line each.
+"""Define trajectory events, which other tools read: one JSON object in a line each.
 
 The tags are those of other recursive runtimes; the fields are ours. Every event names the ledger
-entry that it was made from, by chain, place and hash, so that it can be held against the ledger.
+entry that it was made from, by chain, position and hash, so that it can be compared with the
+ledger.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.json_text import digest
 from tallystick.core.records import AttachmentRef, StopReason, written
 
-# The texts of a run as trajectory events give them: whole, cut, or left out.
+# The texts of a run in trajectory events: whole, cut, or left out.
 
 
-# What is kept of a content, unless all of it is asked for.
+# The length to which a text is cut, unless all of it is asked for.
 CHARS_MAX = 10_000
-# What stands in the place of a text that is not to be shown.
+# Replaces a text that must not be shown.
 REDACTED = "<redacted>"
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
     """A text of a run. `sha256` and the counts are of all of it, in UTF-8; `cut` says that more is.
 
-    `text` is None where the bytes are kept apart and are not here; then nobody counted characters.
+    `text` is None if the bytes are stored apart and are not here; then `chars` is unknown, too.
     """
 
     text: str | None
@@ -38,24 +39,24 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool = False
 
 
-def _nowhere(ref: AttachmentRef) -> str | None:
+def _no_text(ref: AttachmentRef) -> str | None:
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """How content is given. Without `chars_max` it is whole; `text_of` reads what is kept apart.
+    """The way to show texts: whole, cut to `chars_max` characters, or redacted.
 
-    What is redacted keeps its counts and its digest. Of a short text, whoever guesses it can say
-    so by the digest.
+    `text_of` reads a text that is stored apart. A redacted text keeps its counts and its digest. A
+    reader who guesses a short text can confirm it by the digest.
     """
 
     redact: bool = False
     chars_max: int | None = CHARS_MAX
-    text_of: Callable[[AttachmentRef], str | None] = _nowhere
+    text_of: Callable[[AttachmentRef], str | None] = _no_text
 
     def content(self, text: str) -> Content:
-        """A text that is there."""
+        """Return a text as content."""
         raw = text.encode("utf-8", "surrogatepass")
         return Content(
             text=self._text(text),
@@ -66,11 +67,11 @@ class Shown:
         )
 
     def optional(self, text: str | None) -> Content | None:
-        """A text, if there is one."""
+        """Return a text as content; None for None."""
         return None if text is None else self.content(text)
 
-    def kept(self, text: str, ref: AttachmentRef | None) -> Content:
-        """A text, kept apart if there is a reference to it."""
+    def stored_content(self, text: str, ref: AttachmentRef | None) -> Content:
+        """Return a text as content; if there is a reference to it, the stored one."""
         if ref is None:
             return self.content(text)
         found = None if self.redact else self.text_of(ref)
@@ -95,7 +96,7 @@ class Shown:
         return not self.redact and self.chars_max is not None and len(text) > self.chars_max
 
 
-# Trajectory events: what other tools read of a run, one JSON object in a line each.
+# Trajectory events, which other tools read: one JSON object in a line each.
 
 
 Termination = Literal[
@@ -109,8 +110,8 @@ Termination = Literal[
     "Cancelled",
 ]
 
-# How our stop reasons read elsewhere. What has no name there is an `Error` with a message. Of
-# `budget` the dimension decides, below.
+# The names that other systems have for our stop reasons. If they have none, the end is an `Error`
+# with a message. For `budget`, the dimension decides (below).
 TERMINATIONS: dict[StopReason, Termination] = {
     "answered": "FinalReached",
     "max_turns": "MaxIterationsReached",
@@ -133,10 +134,10 @@ _BUDGETS: dict[str, Termination] = {
 
 
 def termination_of(stop: str, detail: str, *, variable: str | None = None) -> Termination:
-    """The name that others have for an end. What they have none for, or we do not know, is `Error`.
+    """Return the name that other systems have for an end; `Error` if they have none for it.
 
-    The detail of an end by `budget` begins with the dimension. `variable` is what the answer was
-    read from, where the reply named one.
+    The detail of an end by `budget` begins with the dimension. `variable` is the variable that the
+    answer was read from, if the reply named one.
     """
     if stop == "budget":
         return _BUDGETS.get(detail.partition(":")[0], "Error")
@@ -153,8 +154,8 @@ class GivenText(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-class At(TypedDict):
-    """What every event says of its place."""
+class EntryPosition(TypedDict):
+    """The position that every event names."""
 
     run: str
     seq: int
@@ -164,9 +165,10 @@ class At(TypedDict):
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event_type"):
-    """`run`, `seq` and `hash` are the entry. `at` is milliseconds since 1970, where a record says.
+    """The fields of every event.
 
-    `iteration` is the turn, 0 before the first; `depth` is 0 for a run that no program began.
+    `run`, `seq` and `hash` are those of the entry. `at` is milliseconds since 1970, if a record
+    says. `iteration` is the turn, 0 before the first; `depth` is 0 for a run that no program began.
     """
 
     run: str
@@ -178,7 +180,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event_type"):
 
 
 class SessionStart(_Event, frozen=True, kw_only=True, tag="session_start"):
-    """What the outermost run is made with. `template` names its prompts, or a foreign log."""
+    """The start of the outermost run. `template` names its prompts, or a foreign log."""
 
     session_id: str
     model: str
@@ -190,9 +192,9 @@ class SessionStart(_Event, frozen=True, kw_only=True, tag="session_start"):
 
 
 class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
-    """A run begins, or is gone on with. `query` is its id, `parent_query` that of its parent.
+    """A run begins, or is resumed or forked. `query` is its id, `parent_query` that of its parent.
 
-    What None stands for was not said again. Of a child that is not here, nothing else is known.
+    A field that is None was not recorded again. Of a child that is not here, nothing else is known.
     """
 
     query: str
@@ -205,7 +207,7 @@ class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
 
 
 class LlmCall(_Event, frozen=True, kw_only=True, tag="llm_call"):
-    """One attempt at a model call: of a turn, or of a program (`query`), with its place.
+    """One attempt at a model call: of a turn, or of a program (`query`).
 
     A turn's prompt is not in the records as a text: `parts` names what was added to the last one.
     """
@@ -222,7 +224,10 @@ class LlmCall(_Event, frozen=True, kw_only=True, tag="llm_call"):
 
 
 class LlmResponse(_Event, frozen=True, kw_only=True, tag="llm_response"):
-    """What a model said. `usd` is nano-dollars, None if unknown; `reported` is of the tokens."""
+    """A model's reply. `usd` is in nano-dollars, None if unknown.
+
+    `reported` is true if the provider reported the tokens.
+    """
 
     call: Literal["turn", "query"]
     intent: int
@@ -239,7 +244,7 @@ class LlmResponse(_Event, frozen=True, kw_only=True, tag="llm_response"):
 
 
 class CommandParsed(_Event, frozen=True, kw_only=True, tag="command_parsed"):
-    """A command that was read from a reply, `part` its place there."""
+    """A command that was read from a reply. `part` is its index there."""
 
     intent: int
     part: int
@@ -248,14 +253,14 @@ class CommandParsed(_Event, frozen=True, kw_only=True, tag="command_parsed"):
 
 
 class CommandParseFailed(_Event, frozen=True, kw_only=True, tag="command_parse_failed"):
-    """Why a reply, or what is left of it, was not read."""
+    """The reason why a reply, or the rest of it, was not read."""
 
     intent: int
     problem: Content
 
 
 class CommandExecuted(_Event, frozen=True, kw_only=True, tag="command_executed"):
-    """What came of a program. `outputs` are the digests of streams that are kept apart."""
+    """The end of a program. `outputs` are the digests of streams that are stored apart."""
 
     intent: int
     part: int
@@ -273,12 +278,15 @@ class CommandExecuted(_Event, frozen=True, kw_only=True, tag="command_executed")
     wall_ms: int
     truncated: bool
     outputs: tuple[str, ...]
-    # Of a command of the shell.
+    # Only for a command of the shell.
     exit_code: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class QueryComplete(_Event, frozen=True, kw_only=True, tag="query_complete"):
-    """How a run ended: in our words (`stop`), and in those of others. `charge` has its children."""
+    """The end of a run, in our words (`stop`) and in those of others.
+
+    `charge` includes its children.
+    """
 
     query: str
     stop: str
@@ -293,7 +301,7 @@ class QueryComplete(_Event, frozen=True, kw_only=True, tag="query_complete"):
 
 
 class SessionEnd(_Event, frozen=True, kw_only=True, tag="session_end"):
-    """The outermost run has ended, and nobody went on with it."""
+    """The end of the outermost run, which was not resumed after it."""
 
     session_id: str
     stop: str
@@ -301,7 +309,7 @@ class SessionEnd(_Event, frozen=True, kw_only=True, tag="session_end"):
 
 
 class BudgetWarning(_Event, frozen=True, kw_only=True, tag="budget_warning"):
-    """The model was told of its budget, or a call was refused that no budget pays for."""
+    """A notice of the budget to the model, or the refusal of a call that no budget pays for."""
 
     kind: Literal["share", "last_turn", "refused"]
     share: int | None = None
@@ -342,11 +350,11 @@ _decode = msgspec.json.Decoder(TrajectoryEvent).decode
 
 
 def encode_event(event: TrajectoryEvent) -> bytes:
-    """An event as one line, without its end."""
+    """Return an event as one line, without its end."""
     return _encode(event)
 
 
 def decode_event(line: bytes) -> TrajectoryEvent:
-    """Read an event back. Raises `msgspec.MsgspecError` for what is none."""
+    """Read an event back. Raise `msgspec.MsgspecError` if it is not an event."""
     event: TrajectoryEvent = _decode(line)
     return event

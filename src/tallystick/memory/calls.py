@@ -1,9 +1,9 @@
-"""What programs call of memory: recall, score, cite, remember.
+"""The functions that programs of a run call on its memory: recall, score, cite, remember.
 
-Rule 1: a recall is a read: on replay it is answered from the record, and the memory is not asked.
-Rule 2: a note is remembered once, however often the call is made again after a crash: the call's
-key is the note's origin.
-Rule 3: only what this run recalled is cited. Which notes those were is on the record of the run.
+Rule 1: a recall is a read. On replay it is answered from the record, and the memory is not asked.
+Rule 2: a note is remembered once, however often the call is repeated after a crash: the call's key
+is the note's origin.
+Rule 3: a run can cite only what it recalled. Its records have the ids of those notes.
 Rule 4: a note is data. Programs read for one agent, write as that agent, and forget nothing.
 """
 
@@ -24,12 +24,12 @@ from tallystick.memory.receipts.receipts import cite
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.scope import Call
 
-# The right that `remember` needs.
+# The capability that `remember` needs.
 WRITE = "memory.write"
 
 
 class MemoryCalls:
-    """Serves the programs of one run. `records` are what it has done already."""
+    """The memory functions of one run. `records` are the run's records until now."""
 
     def __init__(self, memory: Memory, *, session_id: str, records: Iterable[Record] = ()) -> None:
         self._memory = memory
@@ -43,6 +43,7 @@ class MemoryCalls:
         self._receipts: list[RecallReceipt] = []
 
     def functions(self) -> list[RunFunction]:
+        """Return the functions with their policies. `remember` needs the grant `memory.write`."""
         return [
             RunFunction(
                 function=self.recall,
@@ -109,7 +110,7 @@ class MemoryCalls:
                 receipt_sha256=receipt_hash(receipt),
             )
         )
-        return _told(made)
+        return _rows_of(made)
 
     def score(self, id: str) -> float:
         """How much a note still matters, 0 to 1: its importance, age and use.
@@ -125,7 +126,7 @@ class MemoryCalls:
         Example: FINAL(f'{note["content"]} [{cite(note["id"])}]')
         """
         _check_text("cite", id)
-        return cite(id, self._recalled()).text
+        return cite(id, self._run_receipts()).text
 
     def remember(
         self,
@@ -162,17 +163,17 @@ class MemoryCalls:
             created_by=self._memory.agent_id,
         )
         call.notes.append(NotesTouched(how="remembered", ids=(made.id,)))
-        told: dict[str, Any] = {"id": made.id}
+        answer: dict[str, Any] = {"id": made.id}
         if made.sighted:
-            told["known"] = True
+            answer["known"] = True
         if made.superseded:
-            told["superseded"] = list(made.superseded)
+            answer["superseded"] = list(made.superseded)
         if made.quarantine:
-            told["held_back"] = list(made.quarantine)
-        return told
+            answer["held_back"] = list(made.quarantine)
+        return answer
 
-    def _recalled(self) -> list[RecallReceipt]:
-        """The receipts of this run, those on its record read when they are first needed."""
+    def _run_receipts(self) -> list[RecallReceipt]:
+        """Return the receipts of this run's recalls. Those of its records are read on first use."""
         known = {each.read_id for each in self._receipts}
         before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
         self._read_ids.clear()
@@ -180,8 +181,8 @@ class MemoryCalls:
         return self._receipts
 
 
-def together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
-    """Return as one record what one call did with notes, None for nothing."""
+def merge_touched(touched: Sequence[NotesTouched]) -> NotesTouched | None:
+    """Return one record of everything that one call did with notes, or None if it did nothing."""
     recalls = [each for each in touched if each.how == "recalled"]
     first = next(iter([*recalls, *touched]), None)
     if first is None:
@@ -195,7 +196,7 @@ def together(touched: Sequence[NotesTouched]) -> NotesTouched | None:
     )
 
 
-def _told(made: Recalled) -> list[dict[str, Any]]:
+def _rows_of(made: Recalled) -> list[dict[str, Any]]:
     rows = []
     for hit in made.hits:
         note = made.notes[hit.id]

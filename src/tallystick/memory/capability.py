@@ -1,4 +1,4 @@
-"""A memory as a capability: what a run records of it, and what its programs recall and remember."""
+"""The memory as a capability of runs: what a run records of it, and its functions for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from tallystick.core.history import History
 from tallystick.core.records import MemoryGiven, NotesTouched, RunStarted
 from tallystick.core.resume_errors import ResumeRefused
-from tallystick.memory.calls import MemoryCalls, together
+from tallystick.memory.calls import MemoryCalls, merge_touched
 from tallystick.memory.memory import Memory
 from tallystick.runtime.calls.capability import AskedRun, CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction
@@ -20,7 +20,7 @@ _GOAL_CHARS_MAX = 200
 
 
 class MemoryCapability(CapabilityBase):
-    """The memory of a client's runs; None where a recorded run has one, and the client none."""
+    """The memory of a client's runs; None if the client has none."""
 
     name = "memory"
 
@@ -28,7 +28,10 @@ class MemoryCapability(CapabilityBase):
         self._memory = memory
 
     def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Name the memory, and how a first program begins. Data is looked at before it."""
+        """Return the record of the memory, with a first program to suggest, or {} without a memory.
+
+        The program is left out if the run has inputs: those are to be read first.
+        """
         if self._memory is None:
             return {}
         goal = " ".join(asked.goal.split())[:_GOAL_CHARS_MAX]
@@ -43,7 +46,7 @@ class MemoryCapability(CapabilityBase):
         return {"memory": given}
 
     def check_resume(self, run: str, history: History) -> None:
-        """Refuse another memory than the run's."""
+        """Raise `ResumeRefused` if the run has a memory, and this is another one or none."""
         given = history.started.memory
         if given is None:
             return
@@ -55,13 +58,16 @@ class MemoryCapability(CapabilityBase):
             raise ResumeRefused(run=run, why=why)
 
     def known_functions(self) -> Sequence[RunFunction]:
-        """Return the functions, to decide about those in doubt."""
+        """Return the functions, to decide about calls in doubt."""
         return [] if self._memory is None else MemoryCalls(self._memory, session_id="").functions()
 
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Give what programs recall and remember. A replay serves that from the record."""
+        """Return the functions for a live run, or None if it has no memory.
+
+        A replay has no door, so it gets None: its calls are answered from the record.
+        """
         if started.memory is None or self._memory is None or services.door is None:
             return None
         calls = MemoryCalls(self._memory, session_id=started.session_id, records=history.records)
@@ -69,12 +75,16 @@ class MemoryCapability(CapabilityBase):
 
 
 class _MemoryOfRun(RunCapability):
+    """The functions of a live run, and the record of what its calls did with notes."""
+
     def __init__(self, calls: MemoryCalls) -> None:
         self._functions = calls.functions()
 
     def functions(self) -> Sequence[RunFunction]:
+        """Return the functions that programs of the run can call."""
         return self._functions
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
-        touched = together([each for each in notes if isinstance(each, NotesTouched)])
+        """Return the field `memory` of a call's record, or nothing if it did nothing with notes."""
+        touched = merge_touched([each for each in notes if isinstance(each, NotesTouched)])
         return {} if touched is None else {"memory": touched}

@@ -1,4 +1,4 @@
-"""What can go wrong with memory, sorted as in `tallystick.core.errors`.
+"""The errors of memory, sorted as in `tallystick.core.errors`.
 
     UsageError
     ├── ImportRefused             lines that are no export of notes
@@ -7,7 +7,7 @@
     ├── BackendUnsupported        BackendUnsupported: this store cannot do that
     ├── EmbedderNotConfigured     EmbedderNotConfigured: embeddings are needed, and there are none
     ├── ModelMismatch             Embedding: the store's vectors are another model's
-    └── MemoryPermissionDenied    PermissionDenied: a note of somebody else
+    └── MemoryPermissionDenied    PermissionDenied: a note of another agent
     BackendError
     ├── EmbeddingFailed           Embedding: the model gave no usable vector
     ├── IndexFailed               Index: a projection disagrees with the log
@@ -33,7 +33,10 @@ _SHOWN_CHARS_MAX = 80
 
 
 class NoteInvalid(Facts, UsageError):
-    """A field of a note, a filter or a request is not what it may be. Nothing was written."""
+    """A field of a note, a filter or a request has a value that it may not have.
+
+    Nothing was written.
+    """
 
     code = "usage.memory"
     kind = "Validation"
@@ -43,12 +46,12 @@ class NoteInvalid(Facts, UsageError):
     given: object = None
 
     def text(self) -> str:
-        shown = "" if self.given is None else f", not {_shown(self.given)}"
+        shown = "" if self.given is None else f", not {_display(self.given)}"
         return f"{self.field}: {self.why}{shown}"
 
 
 class ImportRefused(Facts, UsageError):
-    """Lines that are no export, or not to be believed. Nothing of them was kept."""
+    """Lines that are not an export, or that cannot be trusted. None of them was imported."""
 
     code = "usage.memory.import"
     kind = "Validation"
@@ -59,11 +62,11 @@ class ImportRefused(Facts, UsageError):
 
 
 class MemoryPermissionDenied(Facts, Refused):
-    """A note that the actor can see, and may not change so."""
+    """An actor can see a note, and lacks the permission for this change."""
 
     code = "refused.memory"
     kind = "PermissionDenied"
-    says = "note {id}: {actor} has not the permission `{needs}`"
+    says = "note {id}: {actor} does not have the permission `{needs}`"
 
     id: str
     actor: str
@@ -83,7 +86,7 @@ class BackendUnsupported(Facts, Refused):
 
 
 class EmbedderNotConfigured(Facts, Refused):
-    """A strategy that needs embeddings was asked for, and there is no model. Lexical works."""
+    """The strategy needs embeddings, and there is no model. The strategy `lexical` needs none."""
 
     code = "refused.memory.embedder"
     kind = "EmbedderNotConfigured"
@@ -97,7 +100,7 @@ class EmbedderNotConfigured(Facts, Refused):
 
 
 class ModelMismatch(Facts, Refused):
-    """The store's vectors are another model's. Vectors of two models are never compared."""
+    """The store's vectors are of another model. Vectors of two models are never compared."""
 
     code = "refused.memory.model"
     kind = "Embedding"
@@ -114,7 +117,7 @@ class ModelMismatch(Facts, Refused):
 
 
 class EmbeddingFailed(Facts, BackendError):
-    """The model gave no vector, or one that cannot be kept."""
+    """The model gave no vector, or one that cannot be stored."""
 
     code = "backend.memory.embedding"
     kind = "Embedding"
@@ -124,17 +127,20 @@ class EmbeddingFailed(Facts, BackendError):
 
 
 class IndexFailed(Facts, BackendError):
-    """A projection does not say what the log says. The log is whole; it can be built again."""
+    """A projection disagrees with the log. The log is whole, so the projection can be rebuilt."""
 
     code = "backend.memory.index"
     kind = "Index"
-    says = "an index of the memory disagrees with its log: {source}; rebuild it"
+    says = (
+        "an index of the memory disagrees with its log: {source}; SqliteMemory.rebuild() builds it "
+        "again from the log"
+    )
 
     source: str
 
 
 class NoteNotFound(Facts, BackendError):
-    """There is no such note. To an actor who may not see it, it looks the same."""
+    """No such note exists. An actor who may not see a note gets the same error."""
 
     code = "backend.memory.not_found"
     kind = "NotFound"
@@ -142,11 +148,11 @@ class NoteNotFound(Facts, BackendError):
     id: str
 
     def text(self) -> str:
-        return f"note {_cut(self.id)} was not found"
+        return f"note {_shorten(self.id)} was not found"
 
 
 class NoteErased(Facts, BackendError):
-    """The note was here. Its place in the log is left, and nothing of what it said."""
+    """The note was erased. Its position in the log is left, and none of its content."""
 
     code = "backend.memory.erased"
     kind = "NotFound"
@@ -156,7 +162,7 @@ class NoteErased(Facts, BackendError):
 
     def text(self) -> str:
         where = "" if self.seq is None else f" by entry {self.seq:,}"
-        return f"note {_cut(self.id)} was erased{where}"
+        return f"note {_shorten(self.id)} was erased{where}"
 
 
 class StorageFailed(BackendError):
@@ -191,7 +197,7 @@ class MemoryFormatUnknown(Facts, StorageFailed):
 
 
 class MemoryFull(Facts, StorageFailed):
-    """There is no room on the disk. What was acknowledged before is kept."""
+    """The disk has no room. Everything that was acknowledged before is kept."""
 
     code = "backend.memory.full"
     says = "{where}: no room on the disk; nothing of this was written"
@@ -203,7 +209,10 @@ class MemoryLocked(Facts, StorageFailed):
     """Another process held the file for too long."""
 
     code = "backend.memory.locked"
-    says = "{where}: another process uses it; waited {waited_seconds:g} s"
+    says = (
+        "{where} was being written by another process for {waited_seconds:g} s; try again when it "
+        "has finished"
+    )
 
     where: str
     waited_seconds: float
@@ -213,7 +222,10 @@ class MemoryReadOnly(Facts, StorageFailed):
     """The file or its directory may not be written."""
 
     code = "backend.memory.read_only"
-    says = "{where} may not be written: look at its rights and its disk's"
+    says = (
+        "{where} cannot be written: check the permissions of the file and its directory, and that "
+        "the disk is not read-only"
+    )
 
     where: str
 
@@ -229,18 +241,18 @@ class MemoryUnavailable(Facts, StorageFailed):
 
 
 class NotAMemory(Facts, StorageFailed):
-    """The file is something else, and stays as it is."""
+    """The file is of another kind, and was not changed."""
 
     code = "backend.memory.other_file"
-    says = "{where} is no memory; it was left as it is"
+    says = "{where} is not a memory file; it was not changed"
 
     where: str
 
 
-def _shown(given: object) -> str:
-    return _cut(given if isinstance(given, str) else repr(given))
+def _display(given: object) -> str:
+    return _shorten(given if isinstance(given, str) else repr(given))
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[: _SHOWN_CHARS_MAX - 3]}..."
     return repr(cut.encode("utf-8", "replace").decode())

@@ -1,12 +1,13 @@
-"""Notes as lines of JSON: out of one memory, into another.
+"""Export and import of notes as lines of JSON.
 
-The first line says what it is, the last how many notes and the SHA-256 of the lines before: a file
-that was cut off or changed on the way is refused whole. An export has what stands, not how it came
-about. That it was made is an entry of the log: an erasure later can say where copies may be.
+The first line names the format. The last line has the number of notes and the SHA-256 of the lines
+before: a file that was cut off or changed on the way is refused whole. An export has the present
+state of notes, not their history. The export itself is an entry of the log: a later erasure can say
+where copies may be.
 
-What comes in is hostile until it was read: every field is checked as if it were new, and texts are
-screened as those of a stranger. With `trusted`, for an export of one's own, reviews that were made
-are believed. Notes keep their ids. A note that was erased here is not brought back.
+An import is hostile until it was read: every field is checked as if it were new, and texts are
+screened as those of a stranger. With `trusted`, for an export of your own, the reviews in it are
+accepted. Notes keep their ids. A note that was erased here is not imported again.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ _T = TypeVar("_T")
 
 EXPORT_FORMAT = "tallystick-memory@1"
 _NAMED_IDS_MAX = 10_000
-# All that is not deleted. What expired meanwhile is the importer's to sweep.
+# All notes that are not deleted. The importing side removes those that expired meanwhile.
 _EXPORTED = Filters(current=False, quarantined=True, archived=True, expired=True)
 
 
-class _First(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _FirstLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: str
     store: str
     seq: int
     hash: str
 
 
-class _Line(
+class _NoteLine(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A note with what was thought of it, when it was seen again, its ties, and who may use it."""
+    """A note with its state, the times of its sightings, its relations and its shares."""
 
     note: Note
     state: NoteState
@@ -74,15 +75,16 @@ class _Line(
     shares: tuple[tuple[str, Permission], ...] = ()
 
 
-class _Last(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _LastLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: int
     sha256: str
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the notes of an export. `present` were here already, and stay as they are.
+    """The result of an import. `present` notes existed here already, and were not changed.
 
-    `erased` were erased here once, and were left out. `quarantined` are held back for a review.
+    `erased` notes were erased here once, and were left out. `quarantined` ones are held back for a
+    review.
     """
 
     notes: int
@@ -95,12 +97,14 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 def export_notes(
     memory: SqliteMemory, *, reader: str | None, label: str, filters: Filters = _EXPORTED
 ) -> Iterator[bytes]:
-    """The lines of an export, each with its newline. `label` says where they go.
+    """Append the entry about an export, and return its lines, each with its newline.
 
-    The entry about it is written first: an export that broke off has been one.
+    `label` says where they go. The entry comes first, since an export that is cut off has still
+    taken notes out. Raise `NoteInvalid` if the label is blank.
     """
     if not label.strip():
         raise NoteInvalid(field="label", why="say where it goes, for whoever must erase it")
+    # One transaction: no note can change between the reading and the entry that names it.
     with memory.writing() as writer:
         rows = select_notes(
             writer.db, reader=reader, filters=filters, seq=writer.head.count, at=writer.at
@@ -115,39 +119,44 @@ def export_notes(
             ids=ids if len(ids) <= _NAMED_IDS_MAX else None,
         )
         writer.append(record)
-    return _written(
-        _First(format=EXPORT_FORMAT, store=store, seq=head.count, hash=head.hash), lines
+    return _encode_lines(
+        _FirstLine(format=EXPORT_FORMAT, store=store, seq=head.count, hash=head.hash), lines
     )
 
 
 def import_notes(
     memory: SqliteMemory, lines: Iterable[bytes], *, trusted: bool = False
 ) -> Imported:
-    """Take in the notes of an export, all of them or with `ImportRefused` none."""
-    taken = _Taken(trusted=trusted)
+    """Import the notes of an export: all of them, or none and `ImportRefused`.
+
+    With `trusted`, notes are not screened, and keep the quarantine that they had.
+    """
+    taken = _Import(trusted=trusted)
+    # One transaction: the digest of the lines is checked after the last note, and undoes them all.
     with memory.writing() as writer:
-        for number, line in enumerate(_read(lines), start=2):
+        for number, line in enumerate(_decode_lines(lines), start=2):
             try:
-                taken.one(writer, line, number)
+                taken.add(writer, line, number)
             except NoteInvalid as error:
                 raise ImportRefused(line=number, why=str(error)) from error
-        taken.tie(writer)
+        taken.append_relations(writer)
     return taken.report()
 
 
 # -- out ---------------------------------------------------------------------------------------
 
 
-def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_Line]:
+def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_NoteLine]:
     there = {row.note.id for row in rows}
-    made: list[_Line] = []
+    made: list[_NoteLine] = []
     for row in rows:
-        # What has become of them stands in the note; the rest of the state stands beside it.
+        # The importer refuses a relation to a note that it does not have, so name only exported
+        # notes.
         note = msgspec.structs.replace(
             row.note, related_to=tuple(id for id in row.note.related_to if id in there)
         )
         made.append(
-            _Line(
+            _NoteLine(
                 note=note,
                 state=row.state,
                 sightings=_column(
@@ -181,42 +190,46 @@ def _shares(writer: LogWriter, row: Row) -> tuple[tuple[str, Permission], ...]:
     return tuple((agent, Permission(permission)) for agent, permission in found)
 
 
-def _written(first: _First, lines: list[_Line]) -> Iterator[bytes]:
+def _encode_lines(first: _FirstLine, lines: list[_NoteLine]) -> Iterator[bytes]:
     hashed = hashlib.sha256()
     for each in (first, *lines):
         line = canonical(each) + b"\n"
         hashed.update(line)
         yield line
-    yield canonical(_Last(notes=len(lines), sha256=hashed.hexdigest())) + b"\n"
+    yield canonical(_LastLine(notes=len(lines), sha256=hashed.hexdigest())) + b"\n"
 
 
 # -- in ----------------------------------------------------------------------------------------
 
 
-def _read(lines: Iterable[bytes]) -> Iterator[_Line]:
-    """The notes of an export. The end is looked at before the last of them is believed."""
+def _decode_lines(lines: Iterable[bytes]) -> Iterator[_NoteLine]:
+    """Yield the notes of an export. Raise `ImportRefused` if a line cannot be read or was changed.
+
+    The digest of all lines is checked after the last note. So the caller must not keep anything
+    before the generator has ended.
+    """
     hashed = hashlib.sha256()
     waiting: bytes | None = None
     number = 0
     for raw in lines:
         line = raw.rstrip(b"\r\n")
         if number == 0:
-            first = _struct(line, _First, 1)
+            first = _struct(line, _FirstLine, 1)
             if first.format != EXPORT_FORMAT:
                 why = f"it is {first.format[:80]!r}; this version reads {EXPORT_FORMAT!r}"
                 raise ImportRefused(line=1, why=why)
             hashed.update(line + b"\n")
         elif waiting is not None:
             hashed.update(waiting + b"\n")
-            yield _struct(waiting, _Line, number)
+            yield _struct(waiting, _NoteLine, number)
             waiting = line
         else:
             waiting = line
         number += 1
     if waiting is None:
         raise ImportRefused(line=number + 1, why="it ends before its last line")
-    last = _struct(waiting, _Last, number)
-    if last != _Last(notes=number - 2, sha256=hashed.hexdigest()):
+    last = _struct(waiting, _LastLine, number)
+    if last != _LastLine(notes=number - 2, sha256=hashed.hexdigest()):
         raise ImportRefused(line=number, why="its lines are not those that were written")
 
 
@@ -227,13 +240,13 @@ def _struct(line: bytes, kind: type[_T], number: int) -> _T:
         raise ImportRefused(line=number, why=str(error)) from error
 
 
-class _Taken:
-    """What an import has come to so far."""
+class _Import:
+    """The notes that an import has taken so far, by what became of each."""
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
         self._screen = TextScreen()
-        self._ties: list[tuple[int, str, NoteRelated]] = []
+        self._pending_relations: list[tuple[int, str, NoteRelated]] = []
         self.notes = 0
         self.imported: list[str] = []
         self.present: list[str] = []
@@ -249,7 +262,8 @@ class _Taken:
             quarantined=tuple(self.quarantined),
         )
 
-    def one(self, writer: LogWriter, line: _Line, number: int) -> None:
+    def add(self, writer: LogWriter, line: _NoteLine, number: int) -> None:
+        """Import one note, unless it exists here already or was erased here."""
         self.notes += 1
         note = line.note
         _check(line)
@@ -259,29 +273,29 @@ class _Taken:
         if _is_present(writer, note):
             self.present.append(note.id)
             return
-        here = tuple(id for id in note.related_to if _can_be_tied(writer, id))
+        here = tuple(id for id in note.related_to if _can_be_related(writer, id))
         self._append(writer, msgspec.structs.replace(note, related_to=here), line)
         for relation, to, weight in line.relations:
             record = NoteRelated(to=to, relation=relation, weight=weight)
-            self._ties.append((number, note.id, record))
+            self._pending_relations.append((number, note.id, record))
         self.imported.append(note.id)
 
-    def tie(self, writer: LogWriter) -> None:
-        """Relations may point forward, so they come when all notes are there."""
-        for number, id, record in self._ties:
+    def append_relations(self, writer: LogWriter) -> None:
+        """Append the relations. They may point forward, so they come after all notes."""
+        for number, id, record in self._pending_relations:
             try:
-                if _can_be_tied(writer, record.to):
+                if _can_be_related(writer, record.to):
                     writer.append(record, note=id)
             except NoteInvalid as error:
                 raise ImportRefused(line=number, why=str(error)) from error
 
-    def _append(self, writer: LogWriter, note: Note, line: _Line) -> None:
+    def _append(self, writer: LogWriter, note: Note, line: _NoteLine) -> None:
         state = self._state(writer, note, line.state)
         ended, valid_to = supersession(
             writer.db, msgspec.structs.replace(note, valid_to=state.valid_to)
         )
         if state.quarantine:
-            ended = []  # What is held back takes nobody's place until it is released.
+            ended = []  # A note in quarantine ends no other note until it is released.
         if valid_to != state.valid_to:
             state = msgspec.structs.replace(state, valid_to=valid_to)
         writer.append(NoteRemembered(note=note), note=note.id)
@@ -305,8 +319,8 @@ class _Taken:
         return msgspec.structs.replace(state, quarantine=held)
 
 
-def _check(line: _Line) -> None:
-    """Refuse what could not have been written here."""
+def _check(line: _NoteLine) -> None:
+    """Raise `NoteInvalid` for a note that could not have been written here."""
     note, state = line.note, line.state
     if not is_note_id(note.id):
         raise NoteInvalid(field="id", why="the id of a note", given=note.id)
@@ -323,10 +337,10 @@ def _check(line: _Line) -> None:
     for reason in state.quarantine:
         if reason not in SIGNS:
             raise NoteInvalid(field="quarantine", why="a known reason", given=reason)
-    _check_ties(line)
+    _check_relations(line)
 
 
-def _check_ties(line: _Line) -> None:
+def _check_relations(line: _NoteLine) -> None:
     for agent, _ in line.shares:
         check_agent(agent, field="shares")
     if line.shares and line.note.scope is not NoteScope.SHARED:
@@ -345,6 +359,10 @@ def _was_erased(writer: LogWriter, note: Note) -> bool:
 
 
 def _is_present(writer: LogWriter, note: Note) -> bool:
+    """Return True if the note is here.
+
+    Raise `NoteInvalid` if it is, with another owner or content.
+    """
     row = writer.db.execute(
         "SELECT body_seq FROM note JOIN state USING (number) WHERE id = ? AND seq_to = ?",
         (note.id, OPEN),
@@ -353,14 +371,17 @@ def _is_present(writer: LogWriter, note: Note) -> bool:
         return False
     found = note_at(writer.db, row[0])
     if found is None or (found.agent_id, found.content) != (note.agent_id, note.content):
-        raise NoteInvalid(field="id", why="it is here, and says something else", given=note.id)
+        raise NoteInvalid(field="id", why=f"note {note.id} exists here with another text or owner")
     return True
 
 
-def _can_be_tied(writer: LogWriter, id: str) -> bool:
-    """Whether a note is here to be pointed at; False if it was erased here, and is left out."""
+def _can_be_related(writer: LogWriter, id: str) -> bool:
+    """Return True if a note is here, and False if it was erased here.
+
+    Raise `NoteInvalid` otherwise.
+    """
     if writer.db.execute("SELECT 1 FROM note WHERE id = ?", (id,)).fetchone():
         return True
     if writer.db.execute("SELECT 1 FROM erased WHERE id = ?", (id,)).fetchone():
         return False
-    raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
+    raise NoteInvalid(field="related_to", why="the id of a note that exists here", given=id)

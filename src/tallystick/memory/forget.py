@@ -1,17 +1,18 @@
-"""Forgetting: which notes, how much less they matter, and how they go without a trace.
+"""Forget notes: choose them, lower their importance, hide them, or erase their bytes.
 
 | strategy      | is recalled | what was known before | bytes                         |
 | decay         | yes, lower  | can be asked for      | stay                          |
 | archive       | no          | can be asked for      | stay                          |
 | soft_delete   | no          | can be asked for      | stay                          |
 | redact        | `[REDACTED]`| says `erased`         | gone; id, owner, thread stay  |
-| hard_delete   | no          | says `erased`         | gone; id and place stay       |
+| hard_delete   | no          | says `erased`         | gone; id and position stay    |
 
-Each note that is forgotten is an entry of the log, all in one transaction; what cannot be forgotten
-is returned with its reason, and the others are. With a key, the same transaction signs a receipt:
-the next of the chain, in the log beside those of recalls. Bytes that are gone are gone from the
-log, the indexes, the vectors, free pages and SQLite's own log. What was exported before is listed,
-and not claimed. Recorded runs are another file's: see `tallystick.upkeep.erasure`.
+Each note that is forgotten is an entry of the log, all in one transaction. A note that cannot be
+forgotten is returned with the reason, and the others are forgotten. With a key, the same
+transaction signs a receipt: the next of the chain, in the log beside those of recalls. Erased bytes
+are gone from the log, the indexes, the vectors, free pages and SQLite's own log. Earlier exports
+are listed, and nothing is claimed of them. Recorded runs are another file's: see
+`tallystick.upkeep.erasure`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from tallystick.memory.receipts.receipt import (
     read_receipt,
     receipt_bytes,
 )
-from tallystick.memory.receipts.receipts import issue_forget, link_of
+from tallystick.memory.receipts.receipts import chain_end, issue_forget
 from tallystick.memory.remember import check_may, check_origin
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
@@ -64,11 +65,11 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import EntryHeader, LogWriter, SqliteMemory, read_entry_header
 
-# Decay: how much a note still matters after some hours, by its own function.
+# Decay: the importance of a note after some hours, by its own function.
 
 
 DECAY_RATE_PER_HOUR = 0.01
-# What forgetting by decay takes off, unless the note says otherwise.
+# The amount by which forgetting by decay lowers the importance, unless the note has its own rate.
 DECAY_STEP = 0.1
 _ACCESS_WEIGHT = 0.05
 
@@ -81,9 +82,10 @@ def effective_importance(
     rate: float | None = None,
     function: str | None = None,
 ) -> float:
-    """The importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
+    """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
 
-    `linear` takes off rate × hours of it, `step:<h>` halves it every h hours, `power_law:<a>`
+    The rate is 0.01 per hour by default. Other functions of a note replace the exponential:
+    `linear` takes off rate × hours of it, `step:<h>` halves it every h hours. `power_law:<a>`
     divides it by (1 + hours) to the power of a.
     """
     age = max(0.0, hours)
@@ -93,7 +95,7 @@ def effective_importance(
         case "linear":
             left = max(0.0, 1.0 - speed * age)
         case "step":
-            # Beyond a thousand halvings there is nothing to see.
+            # After a thousand halvings the rest is 0 for every purpose.
             steps = age // float(number) if float(number) > 0 else 1_000.0
             left = 0.5 ** min(steps, 1_000.0)
         case "power_law":
@@ -103,27 +105,33 @@ def effective_importance(
     return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
 
 
-def decayed_once(importance: float, *, rate: float | None) -> float:
-    """What is left after one forgetting by decay: the note's rate less, at least 0."""
+def importance_after_decay(importance: float, *, rate: float | None) -> float:
+    """Return the importance after one forgetting by decay: less by the note's rate, at least 0.
+
+    The rate is 0.1 by default.
+    """
     return max(0.0, importance - (DECAY_STEP if rate is None else rate))
 
 
-# Which notes a request to forget is about: by criteria, subject, provenance, or by their time.
+# Choosing the notes: by criteria, subject, provenance or time.
 
 
 _HOUR_MS = 3_600_000
-_header = msgspec.json.Decoder(EntryHeader).decode
+_decode_header = msgspec.json.Decoder(EntryHeader).decode
 
 
 def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None) -> list[str]:
-    """Every living note that meets the criteria: those of `owner`, or with None anybody's."""
+    """Return the ids of all living notes that meet the criteria; with `owner`, of its notes only.
+
+    Raise `NoteInvalid` if no criterion is given.
+    """
     if criteria == Criteria():
         raise NoteInvalid(field="criteria", why="none is given, and this would forget everything")
     age, low = criteria.max_age_hours, criteria.min_importance_below
     now = memory.clock()
     oldest = None if age is None else now - age * _HOUR_MS
     with memory.reading() as db:
-        rows = living(db, memory.resolve(None), now)
+        rows = living_rows(db, memory.resolve(None), now)
     return [
         row.note.id
         for row in rows
@@ -138,7 +146,10 @@ def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None)
 
 
 def subject_ids(memory: SqliteMemory, subject: str) -> list[str]:
-    """Every note with the tag `subject:<id>`, deleted ones too."""
+    """Return the ids of all notes with the tag `subject:<id>`, deleted ones too.
+
+    Raise `NoteInvalid` if the subject is blank.
+    """
     if not subject.strip():
         raise NoteInvalid(field="subject", why="it is blank")
     with memory.reading() as db:
@@ -152,7 +163,10 @@ def subject_ids(memory: SqliteMemory, subject: str) -> list[str]:
 def provenance_ids(
     memory: SqliteMemory, *, principal: str | None, session_id: str | None
 ) -> list[str]:
-    """Everything that a principal wrote down, or that a session did, or both together."""
+    """Return the ids of all notes that a principal wrote, or that were written in a session.
+
+    If both are given, both must match. Raise `NoteInvalid` if neither is.
+    """
     chosen = {"created_by": principal, "session_id": session_id}
     given = {name: value for name, value in chosen.items() if value is not None}
     if not given:
@@ -163,7 +177,7 @@ def provenance_ids(
 
 
 def expired_ids(memory: SqliteMemory) -> list[str]:
-    """Every note whose time is over."""
+    """Return the ids of all notes whose time is over."""
     with memory.reading() as db:
         rows = db.execute(
             "SELECT id FROM note JOIN state USING (number) WHERE seq_to = ? AND expires_at <= ?",
@@ -173,31 +187,34 @@ def expired_ids(memory: SqliteMemory) -> list[str]:
 
 
 def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]:
-    """Every note of which an entry of the log, as its bytes, says something."""
+    """Return the ids of all notes with an entry in the log whose body satisfies `says`."""
     found: dict[str, None] = {}
     for entry in memory.entries():
         if entry.body is not None and says(entry.body):
-            note = _header(entry.header).note
+            note = _decode_header(entry.header).note
             found.update({} if note is None else {note: None})
     return list(found)
 
 
-def living(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
-    """Every note that is neither deleted nor put away."""
+def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
+    """Return the rows of all agents' notes that are neither deleted, archived nor forgotten."""
     rows = select_notes(db, reader=None, filters=EVERYTHING, seq=seq, at=at)
     away = (ConsolidationState.ARCHIVED, ConsolidationState.FORGOTTEN)
     return [row for row in rows if row.state.deleted_at is None and row.state.state not in away]
 
 
-# A pass over all notes: what hardly matters any more is put away.
+# A pass over all notes, which archives those that hardly matter any more.
 
 
 def decay_pass(
     memory: SqliteMemory, *, archive_below: float = 0.2, forget_below: float = 0.05
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Archive notes that hardly matter any more, and mark as forgotten those that do not.
+    """Archive notes with an importance below `archive_below`.
 
-    Returns the ids of both. Procedural notes do not decay.
+    Below `forget_below`, mark them forgotten.
+
+    The importance is `effective_importance` now. Return the ids of both. Procedural notes do not
+    decay. Raise `NoteInvalid` unless 0 <= `forget_below` <= `archive_below` <= 1.
     """
     if not 0.0 <= forget_below <= archive_below <= 1.0:
         raise NoteInvalid(field="forget_below", why="from 0 to `archive_below`, which is up to 1")
@@ -205,7 +222,7 @@ def decay_pass(
     forgotten: list[str] = []
     with memory.writing() as writer:
         counts = dict(writer.db.execute("SELECT number, count(*) FROM access GROUP BY number"))
-        for row in living(writer.db, writer.head.count, writer.at):
+        for row in living_rows(writer.db, writer.head.count, writer.at):
             if row.note.memory_type is MemoryType.PROCEDURAL:
                 continue
             left = effective_importance(
@@ -223,17 +240,20 @@ def decay_pass(
     return tuple(archived), tuple(forgotten)
 
 
-# What is about to be erased, written down first: notes, and the runs that go with them.
+# The announcement of an erasure, with the runs that are erased too.
 
 
 def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence[str]) -> None:
-    """Write down which runs are erased with notes. On disk when this returns."""
+    """Record which runs are about to be erased with notes.
+
+    The record is on disk when this returns.
+    """
     with memory.writing() as writer:
         writer.append(NotesForgetting(ids=tuple(ids), runs=tuple(runs), at=writer.at))
 
 
 def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
-    """The runs that were to be erased with one of these notes, whether or not they were."""
+    """Return the runs that were to be erased with one of these notes, whether or not they were."""
     found: set[str] = set()
     with memory.reading() as db:
         for (body,) in db.execute("SELECT body FROM forgetting JOIN log USING (seq)"):
@@ -243,19 +263,20 @@ def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-# Erasure: a note's bytes taken out of log, projections and vectors, in one transaction.
+# Erasure: remove a note's bytes from log, projections and vectors, in one transaction.
 #
-# The entry that says so lists every place that is empty now, so an empty place that nobody lists is
-# damage. It is the only thing left of the note, with the headers, which say nothing of it.
+# The entry about it lists every position that is empty now, so an empty position that no entry
+# lists is damage. Of the note, only this entry and the headers are left, and they have none of its
+# content.
 
 
-# What says something of a note. The others say what was thought of it, and outlive a redaction.
+# Records with content of a note. The others are about its state, and outlive a redaction.
 _TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.embedded"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What the log has of an act that was done under an origin. `receipt` is canonical JSON."""
+class EarlierAct:
+    """The log's account of an act that was done under an origin. `receipt` is canonical JSON."""
 
     ids: tuple[str, ...]
     erased: bool
@@ -265,24 +286,27 @@ class Done:
 def erase_note(
     writer: LogWriter, row: Row, *, why: str, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
-    """Leave nothing of a note but its id and its places. Returns those."""
+    """Erase everything of a note except its id and its positions. Return the positions."""
     places = entries_of(writer.db, row.number)
     seqs = tuple(seq for seq, _ in places)
     writer.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
-    _empty(writer, row.number, seqs)
+    _erase_content(writer, row.number, seqs)
     return seqs
 
 
 def redact_note(
     writer: LogWriter, row: Row, *, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
-    """Leave of a note who it belonged to and where it stood. Returns the places that are empty."""
+    """Erase the content of a note, and keep its owner and its thread.
+
+    Return the emptied positions.
+    """
     left = msgspec.structs.replace(
         row.note,
         content=REDACTED,
         tags=tuple(tag for tag in row.note.tags if not tag.startswith(SUBJECT_TAG)),
         metadata={"redacted": True},
-        # These can say as much as the text.
+        # These can reveal as much as the text.
         author=None,
         key=None,
         source_id=None,
@@ -290,23 +314,23 @@ def redact_note(
     seqs = tuple(seq for seq, tag in entries_of(writer.db, row.number) if tag in _TELLING)
     record = NoteRedacted(note=left, state=row.state, entries=seqs, by=by)
     writer.append(record, note=row.note.id, origin=origin)
-    _empty(writer, row.number, seqs)
+    _erase_content(writer, row.number, seqs)
     return seqs
 
 
 def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
-    """The places in the log of everything about a note, each with its tag."""
+    """Return the positions in the log of all entries about a note, each with its tag."""
     rows = db.execute(
         "SELECT seq, header FROM log WHERE seq = :number "
         "UNION ALL SELECT log.seq, header FROM later JOIN log USING (seq) WHERE number = :number "
         "ORDER BY 1",
         {"number": number},
     )
-    return [(seq, _header(header).tag) for seq, header in rows]
+    return [(seq, _decode_header(header).tag) for seq, header in rows]
 
 
 def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int, str], ...]:
-    """The exports that had one of these notes, or may have had, by place and name."""
+    """Return the exports that had one of these notes, or may have had, by position and label."""
     wanted = set(ids)
     found: list[tuple[int, str]] = []
     for seq, body in db.execute("SELECT seq, body FROM exported JOIN log USING (seq) ORDER BY seq"):
@@ -317,8 +341,8 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
     return tuple(found)
 
 
-def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
-    """What was done under an origin, None if nothing was."""
+def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
+    """Return what was done under an origin, or None if nothing was."""
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:
         return None
@@ -328,33 +352,34 @@ def done_under(db: sqlite3.Connection, origin: str) -> Done | None:
     for header_bytes, body in db.execute(
         "SELECT header, body FROM log WHERE seq >= ? ORDER BY seq", (row[0],)
     ):
-        header = _header(header_bytes)
+        header = _decode_header(header_bytes)
         if header.origin != origin:
             break
         ids.extend([header.note] if header.note is not None else [])
         record = None if body is None else decode_memory_record(body)
         erased = erased or isinstance(record, NoteErasedRecord | NoteRedacted)
         receipt = record.receipt if isinstance(record, NotesForgotten) else receipt
-    return Done(ids=tuple(ids), erased=erased, receipt=receipt)
+    return EarlierAct(ids=tuple(ids), erased=erased, receipt=receipt)
 
 
-def _empty(writer: LogWriter, number: int, seqs: Collection[int]) -> None:
-    writer.empty(list(seqs))
+def _erase_content(writer: LogWriter, number: int, seqs: Collection[int]) -> None:
+    writer.erase_bodies(list(seqs))
     writer.db.execute("DELETE FROM vector WHERE number = ?", (number,))
 
 
-# Forgetting: less important, out of sight, without its words, or without a trace of them.
+# Forgetting notes by any strategy.
 
 
-# As many notes are forgotten in one request: they are one transaction and have one receipt.
+# The most notes of one request: they are one transaction and have one receipt.
 NOTES_MAX = 200_000
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a request. There is no receipt without a key, or if nothing was forgotten.
+    """The result of a request. There is no receipt without a key, or if nothing was forgotten.
 
-    `scrubbed` is False if somebody was reading older pages: the bytes are gone from the log and
-    still in the file until it is opened next. It is None where no bytes were to go.
+    `scrubbed` is False if the bytes are gone from the log and still in the file, until it is opened
+    next: a process was reading older pages, or the caller asked not to scrub. It is None if no
+    bytes were to go.
     """
 
     forgotten: tuple[str, ...]
@@ -365,7 +390,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsErased:
-    """What was done to recorded runs before their notes are forgotten, for the receipt."""
+    """The recorded runs that were erased before their notes are forgotten, for the receipt."""
 
     runs: tuple[RunErased, ...]
     attachments_left: int = 0
@@ -373,7 +398,7 @@ class RunsErased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgettable:
-    """What may be forgotten: notes as they are, ids of those that are gone, and what may not be."""
+    """The notes that may be forgotten, the ids of those that are gone, and those that may not."""
 
     notes: tuple[Note, ...]
     gone: tuple[str, ...]
@@ -396,12 +421,17 @@ def forget(
     runs: RunsErased | None = None,
     scrub: bool = True,
 ) -> Forgotten:
-    """Forget notes by id. `actor` None is the owner of the file; others need `write` on each.
+    """Forget notes by id. `actor` None is the owner of the file; others need `write` on each note.
 
-    `why` and `by`, how they were chosen, are words that the log keeps for ever. `origin` as in
-    `remember`: asked twice, it is done once. `key` signs the receipt. With `runs`, notes that are
-    gone already are no failures, since there was something left to do. Without `scrub` the file is
-    not written anew for erased bytes; it is when it is opened next, or by `SqliteMemory.scrub`.
+    `why` and `by`, how they were chosen, are words that the log keeps for ever. `origin` is as in
+    `remember`: a repeated request returns the first answer. `key` signs the receipt. With `runs`,
+    notes that are gone already are no failures, since their runs were left to erase. Without
+    `scrub` the file is not rewritten for erased bytes; that happens when it is opened next, or by
+    `SqliteMemory.scrub`.
+
+    A note that cannot be forgotten is in `errors` of the result. Raise `NoteInvalid` if there are
+    no ids, more than 200,000, or a word that the log cannot keep, and `BackendUnsupported` for
+    `consolidate`.
     """
     if not ids:
         raise NoteInvalid(field="ids", why="say which notes, by id or by criteria")
@@ -414,7 +444,7 @@ def forget(
 def forget_expired(
     memory: SqliteMemory, *, key: Key | None = None, scrub: bool = True
 ) -> Forgotten:
-    """Erase every note whose time is over."""
+    """Erase every note whose time is over, as the owner of the file."""
     act = _Act(
         actor=None, strategy=ForgetStrategy.HARD_DELETE, why="expired", by="expired", key=key
     )
@@ -424,7 +454,10 @@ def forget_expired(
 def forgettable(
     memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: ForgetStrategy
 ) -> Forgettable:
-    """Look at what `forget` would do, and do nothing."""
+    """Return what `forget` would do to each note, and change nothing.
+
+    Raise `BackendUnsupported` for `consolidate`.
+    """
     _check(actor, strategy, None)
     notes: list[Note] = []
     gone: list[str] = []
@@ -433,9 +466,9 @@ def forgettable(
         seq, at = memory.resolve(None), memory.clock()
         for id in dict.fromkeys(ids):
             try:
-                row = _found(db, id, actor, seq=seq, at=at)
+                row = _find_row(db, id, actor, seq=seq, at=at)
                 if not strategy.erases:
-                    _marked(row, strategy, at=at, by=actor)
+                    _mark_record(row, strategy, at=at, by=actor)
                 notes.append(row.note)
             except NoteErased:
                 gone.append(id)
@@ -449,7 +482,7 @@ def forgettable(
 
 @dataclass(slots=True, kw_only=True)
 class _Act:
-    """One request to forget, note by note."""
+    """One request to forget, and what it has done so far, note by note."""
 
     actor: str | None
     strategy: ForgetStrategy
@@ -466,13 +499,17 @@ class _Act:
     def ids(self) -> tuple[str, ...]:
         return tuple(each.id for each in self.forgotten)
 
-    def one(self, writer: LogWriter, id: str) -> None:
+    def forget_note(self, writer: LogWriter, id: str) -> None:
+        """Forget one note, and add it to `forgotten`.
+
+        Raise the reason if it cannot be forgotten.
+        """
         try:
-            row = _found(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
+            row = _find_row(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
         except NoteErased as error:
             if self.runs is None:
                 raise
-            self.forgotten.append(_gone(writer, error))
+            self.forgotten.append(_erased_note(writer, error))
             return
         named = ForgottenNote(id=id, seq=row.body_seq, content_hash=row.content_hash)
         match self.strategy:
@@ -483,24 +520,28 @@ class _Act:
                 gone = redact_note(writer, row, by=self.actor, origin=self.origin)
                 self.entries.extend(gone)
             case _:
-                record = _marked(row, self.strategy, at=writer.at, by=self.actor)
+                record = _mark_record(row, self.strategy, at=writer.at, by=self.actor)
                 writer.append(record, note=id, origin=self.origin)
         self.forgotten.append(named)
 
-    def receipt(self, writer: LogWriter) -> ForgetReceipt | None:
-        """Sign what was done, and put it into the log."""
+    def issue_receipt(self, writer: LogWriter) -> ForgetReceipt | None:
+        """Sign what was done, and append the receipt to the log.
+
+        Return None if there is no key, or if nothing was forgotten.
+        """
         if self.key is None or not self.forgotten:
             return None
         given = issue_forget(
             key=self.key,
-            link=link_of(writer.db),
+            link=chain_end(writer.db),
             forget_id=writer.new_id(),
             store=writer.store,
             agent_id=self.actor or "",
             strategy=self.strategy,
             asked={"by": self.by, "why": self.why},
             forgotten=self.forgotten,
-            # What is no id may be a text that somebody wants to be forgotten.
+            # A wrong id may be a text that is to be forgotten, and the receipt is kept for ever:
+            # leave it out.
             errors=[
                 NotForgotten(id=each.id, why=each.code)
                 for each in self.errors
@@ -523,18 +564,19 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
     if len(asked) > NOTES_MAX:
         raise NoteInvalid(field="ids", why=f"at most {NOTES_MAX:,} in one request")
     with memory.writing() as writer:
-        before = None if act.origin is None else done_under(writer.db, act.origin)
+        before = None if act.origin is None else find_act(writer.db, act.origin)
         if before is None:
             for id in asked:
                 try:
-                    act.one(writer, id)
+                    act.forget_note(writer, id)
                 except TallystickError as error:
                     act.errors.append(Failure(id=id, code=error.code, message=str(error)))
-            receipt = act.receipt(writer)
+            receipt = act.issue_receipt(writer)
     if before is not None:
-        return _answered(memory, before)
+        return _first_answer(memory, before)
     scrubbed: bool | None = None
-    # Also where an earlier erasure was cut off before it came to this.
+    # After the transaction, because SQLite cannot rewrite a file inside of one.
+    # Also if an earlier erasure was interrupted before it was scrubbed.
     if act.entries or (act.strategy.erases and memory.scrub_due):
         scrubbed = memory.scrub() if scrub else False
     return Forgotten(
@@ -553,9 +595,14 @@ def _check(actor: str | None, strategy: ForgetStrategy, origin: str | None) -> N
         check_origin(origin)
 
 
-def _marked(
+def _mark_record(
     row: Row, strategy: ForgetStrategy, *, at: int, by: str | None
 ) -> NoteDeleted | NoteArchived | NoteDecayed:
+    """Return the record that marks a note, without erasing anything of it.
+
+    Raise `NoteNotFound` if it is deleted already, and `NoteInvalid` for the decay of a procedural
+    note.
+    """
     if strategy is ForgetStrategy.SOFT_DELETE:
         if row.state.deleted_at is not None:
             raise NoteNotFound(id=row.note.id)
@@ -564,12 +611,15 @@ def _marked(
         return NoteArchived(state=ConsolidationState.ARCHIVED, by=by)
     if row.note.memory_type is MemoryType.PROCEDURAL:
         raise NoteInvalid(field="memory_type", why="procedural notes do not decay")
-    left = decayed_once(row.state.importance, rate=row.note.decay_rate)
+    left = importance_after_decay(row.state.importance, rate=row.note.decay_rate)
     return NoteDecayed(importance=left, by=by)
 
 
-def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
-    """A note that the actor may forget."""
+def _find_row(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
+    """Return the row of a note that the actor may forget.
+
+    Raise `NoteErased` to the owner if it was erased, `MemoryPermissionDenied` or `NoteNotFound`.
+    """
     rows = select_notes(db, reader=actor, filters=EVERYTHING, seq=seq, at=at, id=id)
     if rows:
         check_may(db, id, actor=actor, needs=Permission.WRITE)
@@ -580,8 +630,11 @@ def _found(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: 
     raise NoteNotFound(id=id)
 
 
-def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
-    """What the log still has of a note that was erased: where it stood, and what binds it."""
+def _erased_note(writer: LogWriter, error: NoteErased) -> ForgottenNote:
+    """Return what the log still has of an erased note: its position and its salted digest.
+
+    Raise `error`, if even that cannot be read.
+    """
     number, data = writer.db.execute(
         "SELECT number, header FROM erased JOIN log ON log.seq = number WHERE id = ?", (error.id,)
     ).fetchone()
@@ -591,8 +644,8 @@ def _gone(writer: LogWriter, error: NoteErased) -> ForgottenNote:
     return ForgottenNote(id=error.id, seq=number, content_hash=header.body_sha256)
 
 
-def _answered(memory: SqliteMemory, before: Done) -> Forgotten:
-    """What was answered when this was asked for the first time, as far as the log has it."""
+def _first_answer(memory: SqliteMemory, before: EarlierAct) -> Forgotten:
+    """Return the first answer to a repeated request, as far as the log has it."""
     receipt = None if before.receipt is None else read_receipt(before.receipt.encode())
     return Forgotten(
         forgotten=before.ids,

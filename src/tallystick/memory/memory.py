@@ -1,10 +1,10 @@
 """A memory as users have it: one tenant's notes, read and written as one agent, with receipts.
 
-Rule 1: a tenant is a file. What must not be seen together is not kept together.
-Rule 2: whoever reads as an agent sees that agent's notes, those shared with it, and public ones;
-the owner of the file sees everything.
-Rule 3: without the extra `memory` and its weights recall works by words alone, and says so. Where a
-strategy needs embeddings it is refused, never answered by something else.
+Rule 1: a tenant is a file. Notes that must not be seen together are not stored together.
+Rule 2: a reader with an agent's name sees that agent's notes, those shared with it, and public
+ones; the owner of the file sees everything.
+Rule 3: without the extra `memory` and its weights, recall works by words alone, and says so. A
+strategy that needs embeddings is then refused, and never replaced by another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tallystick.memory.recall.minilm import DIMENSIONS, MiniLm, missing
 from tallystick.memory.recall.recall import Asking, Recalled, Strategy, recall, verify_recall
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import EVERYTHING, NOW, Filters, Seen, select_notes
-from tallystick.memory.recall.view import look
+from tallystick.memory.recall.view import find_note
 from tallystick.memory.recall.words import TOKENIZER, count_tokens
 from tallystick.memory.receipts.receipt import ForgetReceipt, Key, RecallReceipt, ReceiptUnknown
 from tallystick.memory.receipts.receipts import (
@@ -46,7 +46,7 @@ from tallystick.memory.receipts.receipts import (
 )
 from tallystick.memory.remember import Remembered, remember, remember_all
 from tallystick.memory.store.sqlite import EntryHeader, SqliteMemory, read_entry_header
-from tallystick.memory.store.vectors import count_unembedded, embed_missing, model_at
+from tallystick.memory.store.vectors import count_notes_without_vectors, embed_missing, model_at
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.settings.schema import one_line
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.index import StandingIndex
 
 
-# The keys that sign receipts of memory: in the configuration directory, closed to others.
+# The keys that sign receipts of memory. They are in the configuration directory, closed to others.
 #
-# Rule 1: a key lies apart from the memory: whoever can change the one should not find the other.
-# Rule 2: keys are added and never thrown away. Receipts name the one they were signed with.
+# Rule 1: a key is apart from the memory: one who can change the memory should not find the key.
+# Rule 2: keys are added and never deleted. A receipt names the key that signed it.
 #
 # The file has one key a line, `<id> <64 hex digits>`; the last one signs.
 
@@ -81,16 +81,22 @@ class MemoryKeys:
 
 
 def open_keys(directory: Path) -> MemoryKeys:
-    """The keys in a directory; the first one is made if there is none."""
+    """Read the keys in a directory. If there is no file, make it with a first key.
+
+    Raise `StoreError` if the file is empty, damaged, open to other users or cannot be read.
+    """
     path = directory / _NAME
     with system_errors(one_line(str(path)), StoreError):
         if not os.path.lexists(path):
-            _made(directory, path)
+            _make_key_file(directory, path)
         return _read(path)
 
 
 def add_key(directory: Path) -> MemoryKeys:
-    """Have another key sign from now on. The old ones still check what they signed."""
+    """Add a key that signs from now on. The old keys still check what they signed.
+
+    Raise `StoreError` as `open_keys` does, or if the file cannot be written.
+    """
     before = open_keys(directory)
     lines = [*(f"{id} {secret.hex()}" for id, secret in before.by_id.items()), _new_line()]
     path = directory / _NAME
@@ -99,9 +105,9 @@ def add_key(directory: Path) -> MemoryKeys:
         return _read(path)
 
 
-def _made(directory: Path, path: Path) -> None:
+def _make_key_file(directory: Path, path: Path) -> None:
     make_private(directory)
-    # Of two processes, both go on with the same key.
+    # Another process may have made the file meanwhile: then both use its key.
     with contextlib.suppress(FileExistsError):
         write_whole(path, f"{_new_line()}\n".encode(), replace=False)
 
@@ -111,7 +117,8 @@ def _read(path: Path) -> MemoryKeys:
         status = os.fstat(file.fileno())
         if status.st_uid != system.user_id() or status.st_mode & 0o077:
             raise StoreError(
-                f"{one_line(str(path))} is open to others; if nobody used it, close it: chmod 600"
+                f"{one_line(str(path))} is open to other users; if none of them used it, close it: "
+                f"chmod 600 {one_line(str(path))}"
             )
         text = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
     keys: dict[str, bytes] = {}
@@ -138,20 +145,24 @@ def _id(secret: bytes) -> str:
     return digest(b"tallystick.memory.key.v1" + secret)[:_ID_CHARS]
 
 
-# A place in a memory's log that somebody names, and the moment that counts there.
+# The position and the time that a caller's `as_of` means.
 #
-# A place was the head until the next entry came: what was recalled there was recalled then, so that
-# entry's time counts. What one request wrote is seen whole: a note is never looked at between its
-# writing and the word that it is held back, or that it ends another.
+# A position was the head until the next entry was written. A recall there was made before that, so
+# the time of the next entry counts. Entries of one request are seen together: no reader sees a note
+# without the entry that quarantines it, or that ends another note.
 
 
 _DIGITS_MAX = 18
-# What is written right behind a note, of the same request.
+# Tags of entries that are written directly after a note, by the same request.
 _BELONGS = frozenset({"note.quarantined", "note.closed", "note.restored"})
 
 
-def placed(store: SqliteMemory, as_of: int | str | None) -> tuple[int | None, int | None]:
-    """The place and the moment; None is the head, and now. Raises `UsageError`."""
+def resolve_as_of(store: SqliteMemory, as_of: int | str | None) -> tuple[int | None, int | None]:
+    """Return the position and the time that `as_of` means. None is the head, and the present time.
+
+    A time gives the last position at or before it. A position gives the end of the request that
+    wrote it, and the time of the next entry. Raise `UsageError` or `NoteInvalid` if it is neither.
+    """
     if as_of is None:
         return None, None
     if isinstance(as_of, bool) or not isinstance(as_of, int | str):
@@ -183,11 +194,14 @@ def _header(store: SqliteMemory, place: int) -> EntryHeader | None:
     return None if isinstance(header, str) else header
 
 
-# Which notes a reader sees: of the others nothing is said, not even that they are there.
+# Visibility: a reader gets no sign of a note that it may not see.
 
 
 def visible_ids(memory: SqliteMemory, ids: Sequence[str], *, reader: str | None) -> list[str]:
-    """Those of these notes that a reader sees, deleted ones too; None sees all."""
+    """Return those of some notes that a reader sees, deleted ones too.
+
+    A reader of None sees all.
+    """
     if reader is None:
         return list(ids)
     with memory.reading() as db:
@@ -199,12 +213,13 @@ def visible_ids(memory: SqliteMemory, ids: Sequence[str], *, reader: str | None)
         ]
 
 
-# A memory as users have it: one tenant's notes, read and written as one agent, with receipts.
+# The memory as users have it.
 
 
-# Who notes are of, unless somebody says otherwise.
+# The agent of notes if the caller names none.
 AGENT = "agent"
-# As many notes are embedded before a recall; more would keep it waiting, and is said instead.
+# The most notes that are embedded before a recall. If more are waiting, the recall would take too
+# long: it goes without them, and a remark says so.
 _EMBEDDED_MAX = 200
 _HOUR_MS = 3_600_000
 _HALF = re.compile("[\ud800-\udfff]")
@@ -212,16 +227,15 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def memory_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the files of tenants are."""
+    """Return the directory with the files of the tenants."""
     return data_directory(environ) / "memory"
 
 
 class Memory:
     """A tenant's memory, shared by threads. Closing twice is harmless.
 
-    `agent_id` is whose notes are written and for whom they are read; with `owner` everything in
-    the file is read. `embedder` is "auto" for the one of the extra if it can be used here, None
-    for none.
+    Notes are written as `agent_id`, and read for it; with `owner`, everything in the file is read.
+    `embedder` is "auto" for the one of the extra if it can be used here, None for none.
     """
 
     def __init__(
@@ -257,7 +271,11 @@ class Memory:
         create: bool = True,
         environ: Mapping[str, str] = os.environ,
     ) -> Memory:
-        """Open a tenant's memory, made if it is not there. `directory` holds the files."""
+        """Open a tenant's memory. With `create`, a missing file is made on first use.
+
+        `directory` has the files. Raise `UsageError` if the name is not allowed, or if there is no
+        file and `create` is False; raise `StoreError` if the keys cannot be read.
+        """
         if _TENANT.fullmatch(tenant) is None:
             raise UsageError(
                 f"memory {tenant[:80]!r}: a name is letters, digits, '.', '_' and '-', at most 64"
@@ -281,15 +299,16 @@ class Memory:
         self.close()
 
     def close(self) -> None:
+        """Close the file."""
         self.store.close()
 
     @property
     def reader(self) -> str | None:
-        """For whom notes are read; None is the owner of the file."""
+        """The agent for whom notes are read; None is the owner of the file."""
         return self._reader
 
     def prepare(self) -> None:
-        """Load the embedder, and embed what is new if it is not much: the next recall need not."""
+        """Load the embedder, and embed up to 200 new notes, so that the next recall need not."""
         self._embedder_for("auto", self.profile, None)
 
     # -- notes ---------------------------------------------------------------------------------
@@ -301,19 +320,23 @@ class Memory:
         origin: str | None = None,
         **fields: Any,  # noqa: ANN401 (the fields of a note, each with its own type)
     ) -> Remembered:
-        """Keep a note, on disk when this returns. `fields` are those of `NewNote`.
+        """Remember a note. It is on disk when this returns. `fields` are those of `NewNote`.
 
-        `origin` names the request: asked twice, it is done once.
+        `origin` names the request: if it is repeated, the note is remembered once. Raise
+        `NoteInvalid` if a field has a value that it may not have.
         """
         return remember(self.store, self.new_note(content, **fields), origin=origin)
 
     def remember_all(self, contents: Iterable[str | NewNote]) -> list[Remembered]:
-        """Keep notes in one transaction: all of them, or with an error none."""
+        """Remember notes in one transaction: all of them, or none if one raises `NoteInvalid`."""
         news = [each if isinstance(each, NewNote) else self.new_note(each) for each in contents]
         return remember_all(self.store, news)
 
     def new_note(self, content: str, **fields: Any) -> NewNote:  # noqa: ANN401
-        """A note of this agent, of fields by their names."""
+        """Return a request to remember a note of this agent. A field that is None is left out.
+
+        Raise `NoteInvalid` if a field is unknown or has the wrong type.
+        """
         given = {key: value for key, value in fields.items() if value is not None}
         try:
             return msgspec.convert(
@@ -323,12 +346,20 @@ class Memory:
             raise NoteInvalid(field="note", why=str(error)) from None
 
     def note(self, id: str, *, as_of: int | str | None = None) -> Seen:
-        """One note, whatever became of it. Raises `NoteNotFound` or `NoteErased`."""
-        place, _ = placed(self.store, as_of)
-        return look(self.store, id, reader=self._reader, as_of=place)
+        """Return one note, whatever its state is. Raise `NoteNotFound` or `NoteErased`.
+
+        `as_of` is a position in the log or a time.
+        """
+        place, _ = resolve_as_of(self.store, as_of)
+        return find_note(self.store, id, reader=self._reader, as_of=place)
 
     def score(self, id: str) -> float:
-        """How much a note still matters, from 0 to 1: importance, age and how often it was read."""
+        """Return how much a note still matters, by importance, age and number of recalls.
+
+        At most 1.
+
+        Raise `NoteNotFound` or `NoteErased`.
+        """
         seen = self.note(id)
         return effective_importance(
             seen.state.importance,
@@ -351,17 +382,19 @@ class Memory:
         tokens_max: int | None = None,
         profile: Profile | None = None,
     ) -> Recalled:
-        """The notes that fit a query, the best first, and a receipt of that.
+        """Return the notes that fit a query, the best first, with a receipt.
 
-        `as_of` is a place in the log or a moment: what was known then, ranked as it was then.
-        `tokens_max` is how much of it there is room for.
+        `as_of` is a position in the log or a time: what was known then, ranked as it was then. The
+        hits have at most `tokens_max` tokens together. Raise `UsageError` or `NoteInvalid` for an
+        argument out of range, and `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs
+        vectors that are not there.
         """
         _check_text("the query", query)
         for what in ("org_id", "thread_id", "author", "key"):
             _check_text(what, getattr(filters, what) or "")
         for tag in filters.tags:
             _check_text("a tag", tag)
-        place, at = placed(self.store, as_of)
+        place, at = resolve_as_of(self.store, as_of)
         embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
         made = recall(
             self.store,
@@ -381,13 +414,17 @@ class Memory:
             embedder=embedder,
             count=count_tokens,
             tokenizer=TOKENIZER,
-            index=self._standing(),
+            index=self._standing_index(),
         )
-        return made if not remarks else _remarked(made, remarks)
+        return made if not remarks else _with_remarks(made, remarks)
 
     def receipt(self, read_id: str) -> RecallReceipt:
-        """The receipt of a recall that was made here, as this agent unless as the owner."""
+        """Return the receipt of a recall that was made here, by this agent unless as the owner.
+
+        Raise `ReceiptUnknown` otherwise.
+        """
         found = kept_receipt(self.store, read_id)
+        # The same error as for no receipt: an agent gets no sign of what others recalled.
         if self._reader is not None and found.agent_id != self._reader:
             raise ReceiptUnknown(id=read_id)
         return found
@@ -395,10 +432,12 @@ class Memory:
     def verify(
         self, receipt: RecallReceipt, *, query: str | None = None, profile: Profile | None = None
     ) -> Verified:
-        """Make a recall again and compare. Raises a `ReceiptError` where it does not hold.
+        """Check a receipt: repeat the recall and compare.
 
-        Without the query its digest and the ranking are not checked, all the rest is. `profile` is
-        the one that it was ranked by.
+        Raise a `ReceiptError` if it does not hold.
+
+        Without the query, its digest and the ranking are not checked; all the rest is. `profile`
+        has to be the one that ranked.
         """
         embedder, profile = None, profile or self.profile
         if query is not None and receipt.model is not None:
@@ -410,23 +449,29 @@ class Memory:
             query=query,
             profile=profile,
             embedder=embedder,
-            index=self._standing(),
+            index=self._standing_index(),
         )
 
     def resolve(self, citation: str | NoteCitation) -> Note:
-        """The note that a citation is of, as it was recalled; checked against the receipt."""
+        """Return the note that a citation names, as it was recalled, checked against the receipt.
+
+        Raise `UsageError` if it is no citation. Raise `NotRecalled` or a `ReceiptError` if the
+        receipt does not support it. Raise `NoteNotFound` or `NoteErased` if the note cannot be
+        read.
+        """
         read = read_citation(citation) if isinstance(citation, str) else citation
         receipt = self.receipt(read.read_id)
         self.verify(receipt)
         hit = check_citation(read, receipt)
-        return look(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
+        return find_note(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
 
     def embed(self, *, replace: bool = False) -> int:
-        """Embed every note that has no vector yet. Returns how many there were.
+        """Embed every note that has no vectors yet. Return how many there were.
 
-        With `replace` the vectors of another model are thrown away first.
+        With `replace`, vectors of another model are deleted first; otherwise they raise
+        `ModelMismatch`. Raise `UsageError` if there is no embedder.
         """
-        embedder = self._loaded()
+        embedder = self._load_embedder()
         if embedder is None:
             raise UsageError(f"embedding needs more: {missing() or 'no embedder is given'}")
         return embed_missing(self.store, embedder, dimensions=DIMENSIONS, replace=replace)
@@ -434,11 +479,14 @@ class Memory:
     # -- receipts of forgetting ----------------------------------------------------------------
 
     def forget_receipt(self, forget_id: str) -> ForgetReceipt:
-        """The receipt of a forgetting that was done here."""
+        """Return the receipt of a forgetting that was done here.
+
+        Raise `ReceiptUnknown` otherwise.
+        """
         return kept_forget(self.store, forget_id)
 
     def verify_forget(self, receipt: ForgetReceipt) -> VerifiedForget:
-        """Check a receipt of a forgetting. Raises a `ReceiptError` where it does not hold."""
+        """Check a receipt of a forgetting. Raise a `ReceiptError` if it does not hold."""
         return verify_forgotten(self.store, receipt, keys=self.keys.by_id)
 
     # -- inside --------------------------------------------------------------------------------
@@ -446,10 +494,13 @@ class Memory:
     def _embedder_for(
         self, strategy: Strategy, profile: Profile, place: int | None
     ) -> tuple[Embedder | None, tuple[str, ...]]:
-        """The embedder for a recall, and what is to be said where it is not used."""
+        """Return the embedder for a recall or None, and remarks about why or where it is not used.
+
+        Raise `ModelMismatch` if the strategy is not `auto` and the vectors are of another model.
+        """
         if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
             return None, ()
-        embedder = self._loaded()
+        embedder = self._load_embedder()
         if embedder is None:
             return None, ()
         with self.store.reading() as db:
@@ -467,35 +518,35 @@ class Memory:
         return embedder, (f"{left:,} notes are found by words alone until tally memory embed",)
 
     def _embed_some(self, embedder: Embedder) -> int:
-        """Embed what is new, if it is not much. Returns how many notes are left without."""
-        count = count_unembedded(self.store)
+        """Embed the notes without vectors if they are at most 200. Return how many are left."""
+        count = count_notes_without_vectors(self.store)
         if count > _EMBEDDED_MAX:
             return count
         if count:
             embed_missing(self.store, embedder, dimensions=DIMENSIONS)
         return 0
 
-    def _standing(self) -> StandingIndex | None:
-        """The index that stands by a large memory while it is open; None without the extra."""
+    def _standing_index(self) -> StandingIndex | None:
+        """Return the standing index of the open memory, or None without numpy."""
         if self._index is None and importlib.util.find_spec("numpy") is not None:
             from tallystick.memory.recall.index import StandingIndex
 
             self._index = StandingIndex(self.store)
         return self._index
 
-    def _loaded(self) -> Embedder | None:
+    def _load_embedder(self) -> Embedder | None:
         if self._embedder == "auto":
             self._embedder = None if missing() else MiniLm.load(cache=cache_directory())
         return self._embedder
 
 
 def _check_text(what: str, text: str) -> None:
-    """Refuse what cannot be written as UTF-8, for everybody who would have to."""
+    """Raise `UsageError` for half of a character: no hash or file can have it as UTF-8."""
     if _HALF.search(text):
         raise UsageError(f"{what} holds half of a character")
 
 
-def _remarked(made: Recalled, more: Sequence[str]) -> Recalled:
+def _with_remarks(made: Recalled, more: Sequence[str]) -> Recalled:
     return Recalled(
         hits=made.hits,
         notes=made.notes,

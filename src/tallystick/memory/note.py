@@ -1,9 +1,9 @@
-"""A note: what is kept of one thing said or found, its fields, and whether two are the same.
+"""The note: a remembered text with its fields, their checks, and the digest of duplicates.
 
-Rule 1: what a note says never changes. What is thought of it (importance, whether it still holds,
-whether it may be seen) does, each time by an entry of the log.
-Rule 2: two clocks. `valid_from` and `valid_to` are the world's: when it is so. The place in the log
-is ours: when we knew. Times are milliseconds since 1970.
+Rule 1: the content of a note never changes. Its state does (importance, validity, expiry, whether
+it may be recalled), each time by an entry of the log.
+Rule 2: two clocks. `valid_from` and `valid_to` say when something is true in the world. The
+position in the log says when we knew it. Times are milliseconds since 1970.
 Rule 3: a note is data. No field of it grants anything to anybody.
 """
 
@@ -37,12 +37,15 @@ _TAG_CHARS_MAX = 256
 _RELATED_MAX = 256
 _METADATA_BYTES_MAX = 64 << 10
 _METADATA_DEPTH_MAX = 16
+# The time field of a UUIDv7 has 48 bits.
 _TIME_MS_MAX = (1 << 48) - 1
+# The largest whole number that every JSON reader reads exactly.
 _POSITION_MAX = (1 << 53) - 1
 _AGENT = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAME_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-# Line ends and tabs are text. The rest moves cursors, ends strings, or is half of a character.
+# Line ends and tabs are text. The other control characters move cursors or end strings; a surrogate
+# is half of a character.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 _DECAY = re.compile(
     r"exponential|linear|step:(\d{1,9}(?:\.\d{1,9})?)|power_law:(\d{1,9}(?:\.\d{1,9})?)"
@@ -50,7 +53,10 @@ _DECAY = re.compile(
 
 
 class MemoryType(enum.StrEnum):
-    """The tier: working expires, procedural is important and does not decay."""
+    """The tier of a note.
+
+    A working note expires; a procedural one is important and does not decay.
+    """
 
     EPISODIC = "episodic"
     SEMANTIC = "semantic"
@@ -59,7 +65,11 @@ class MemoryType(enum.StrEnum):
 
 
 class NoteScope(enum.StrEnum):
-    """Who may see it: its owner; those it is shared with; everybody, for the last two."""
+    """The visibility of a note.
+
+    A private note is for its owner, a shared one also for the agents it is shared with. A public or
+    global note is for everybody who reads the file.
+    """
 
     PRIVATE = "private"
     SHARED = "shared"
@@ -68,7 +78,7 @@ class NoteScope(enum.StrEnum):
 
 
 class SourceType(enum.StrEnum):
-    """Where it came from."""
+    """The kind of source that a note came from."""
 
     AGENT = "agent"
     HUMAN = "human"
@@ -82,7 +92,7 @@ class SourceType(enum.StrEnum):
 
 
 class ConsolidationState(enum.StrEnum):
-    """What became of it. Archived and forgotten notes are not recalled."""
+    """The stage of a note's life. Archived and forgotten notes are not recalled."""
 
     RAW = "raw"
     ACTIVE = "active"
@@ -93,7 +103,7 @@ class ConsolidationState(enum.StrEnum):
 
 
 class Permission(enum.StrEnum):
-    """What somebody else may do with a note. A higher one satisfies every lower one."""
+    """A right to another agent's note. A higher one includes every lower one."""
 
     READ = "read"
     WRITE = "write"
@@ -103,17 +113,20 @@ class Permission(enum.StrEnum):
     ADMIN = "admin"
 
     def satisfies(self, needed: Permission) -> bool:
+        """Return True if this permission is `needed`, or a higher one."""
         order = list(Permission)
         return order.index(self) >= order.index(needed)
 
 
 class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody wants kept. `agent_id` owns it, `author` said it, `created_by` wrote it down.
+    """A request to remember a text.
+
+    `agent_id` owns it, `author` said it, `created_by` wrote it down.
 
     `thread_id` and `position` are the conversation and the place in it; without a position it is
-    the next one. `key` names what the note is about: a later one with the same key and owner ends
-    the validity of the one before. `related_to` are ids of notes that are here. `expires_at` and
-    `ttl_ms` say the same thing: at most one of them.
+    the next one. `key` names what the note is about: a later note with the same key and owner ends
+    the validity of the earlier one. `related_to` has ids of notes in the same memory. At most one
+    of `expires_at` and `ttl_ms` may be given.
     """
 
     agent_id: str
@@ -143,7 +156,7 @@ class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A note as it was written down: the part of it that does not change."""
+    """A note as it was remembered: the part of it that does not change."""
 
     id: str
     agent_id: str
@@ -175,11 +188,15 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def uuid7(*, time_ms: int, entropy: bytes) -> str:
-    """The UUIDv7 of a millisecond and ten bytes of randomness. Ids sort by time."""
+    """Return the UUIDv7 of a time in milliseconds and ten random bytes. Ids sort by time.
+
+    Raise `NoteInvalid` if the time does not fit 48 bits, or if `entropy` has another length.
+    """
     if not 0 <= time_ms <= _TIME_MS_MAX:
-        raise NoteInvalid(field="time_ms", why="it does not fit 48 bits", given=time_ms)
+        raise NoteInvalid(field="time_ms", why="milliseconds since 1970, in 48 bits", given=time_ms)
     if len(entropy) != ENTROPY_BYTES:
         raise NoteInvalid(field="entropy", why=f"{ENTROPY_BYTES} bytes", given=len(entropy))
+    # 12 random bits follow the version and 62 the variant: 74 of the 80 are used.
     random = int.from_bytes(entropy, "big")
     high = (time_ms << 16) | 0x7000 | ((random >> 62) & 0xFFF)
     low = (0b10 << 62) | (random & ((1 << 62) - 1))
@@ -188,12 +205,12 @@ def uuid7(*, time_ms: int, entropy: bytes) -> str:
 
 
 def is_note_id(text: str) -> bool:
-    """Say whether this is a UUIDv7 in its one spelling."""
+    """Return True if `text` is a UUIDv7 in its canonical spelling: small letters, with hyphens."""
     return _UUID7.fullmatch(text) is not None
 
 
-def normalised(text: str) -> str:
-    """A text as it is compared with others: NFKC, one space between words, case folded."""
+def normalise(text: str) -> str:
+    """Normalise a text for comparison: NFKC, case folded, one space between words."""
     if text.isascii():
         return " ".join(text.lower().split())
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
@@ -203,7 +220,7 @@ def normalised(text: str) -> str:
 
 
 def check_new(new: NewNote) -> None:
-    """Refuse what cannot be a note, naming the field. Raises `NoteInvalid`."""
+    """Raise `NoteInvalid`, naming the field, if a request cannot become a note."""
     check_agent(new.agent_id)
     _check_content(new.content)
     if not _within_one(new.importance):
@@ -230,7 +247,10 @@ def check_new(new: NewNote) -> None:
 
 
 def check_agent(agent_id: str, *, field: str = "agent_id") -> None:
-    """Refuse what is no agent's name: letters, digits, `-`, `_` and `.`, at most 128 of them."""
+    """Raise `NoteInvalid` if `agent_id` cannot be an agent's name.
+
+    A name has 1 to 128 characters: letters and digits of ASCII, `-`, `_` and `.`.
+    """
     if not _AGENT.fullmatch(agent_id):
         why = "letters, digits, `-`, `_` and `.`, at least one"
         raise NoteInvalid(field=field, why=why, given=agent_id)
@@ -239,7 +259,10 @@ def check_agent(agent_id: str, *, field: str = "agent_id") -> None:
 
 
 def check_time(field: str, value: int | None) -> None:
-    """Refuse what is no time in milliseconds."""
+    """Raise `NoteInvalid` if `value` is not a time: milliseconds since 1970, in 48 bits.
+
+    None passes.
+    """
     if value is None:
         return
     if not 0 <= value <= _TIME_MS_MAX:
@@ -264,7 +287,7 @@ def _check_name(field: str, value: str) -> None:
     if len(value) > _NAME_CHARS_MAX:
         raise NoteInvalid(field=field, why=f"at most {_NAME_CHARS_MAX} characters", given=value)
     if _NAME_CONTROL.search(value):
-        raise NoteInvalid(field=field, why="it holds a control character", given=value)
+        raise NoteInvalid(field=field, why="no control characters", given=value)
 
 
 def _check_tags(tags: tuple[str, ...]) -> None:
@@ -287,7 +310,7 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
             waiting.extend((each, depth + 1) for each in (*held, *held.values()))
         elif isinstance(held, list | tuple):
             waiting.extend((each, depth + 1) for each in held)
-        elif why := _no_value(held):
+        elif why := _why_not_json(held):
             raise NoteInvalid(field="metadata", why=why, given=held)
     size = len(msgspec.json.encode(metadata))
     if size > _METADATA_BYTES_MAX:
@@ -295,20 +318,23 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
         raise NoteInvalid(field="metadata", why=why)
 
 
-def _no_value(held: object) -> str | None:
-    """Why something is no value of JSON that every reader reads alike."""
+def _why_not_json(held: object) -> str | None:
+    """Return what a value has to be instead, or None if every JSON reader reads it alike.
+
+    Of a list or a mapping the caller checks the parts.
+    """
     match held:
         case str():
             halved = any("\ud800" <= each <= "\udfff" for each in held)
-            return "half of a character" if halved else None
+            return "whole characters" if halved else None
         case float():
-            return None if math.isfinite(held) else "a number that is none"
+            return None if math.isfinite(held) else "finite numbers"
         case bool() | None:
             return None
         case int():
-            return None if abs(held) <= _POSITION_MAX else "a whole number beyond 53 bits"
+            return None if abs(held) <= _POSITION_MAX else "whole numbers of at most 53 bits"
         case _:
-            return "it is no JSON"
+            return "values of JSON"
 
 
 def _check_related(related: tuple[str, ...]) -> None:
@@ -333,7 +359,7 @@ def _check_times(new: NewNote) -> None:
             raise NoteInvalid(field="ttl_ms", why="at least 1", given=new.ttl_ms)
     begin = new.valid_from if new.valid_from is not None else new.created_at
     if begin is not None and new.valid_to is not None and new.valid_to < begin:
-        raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
+        raise NoteInvalid(field="valid_to", why="at or after `valid_from`", given=new.valid_to)
 
 
 def _check_decay(new: NewNote) -> None:
@@ -345,28 +371,28 @@ def _check_decay(new: NewNote) -> None:
 
 
 def _within_one(value: float) -> bool:
-    # A number that is none is in no order: not from 0, and not to 1.
+    # NaN compares as False with every number, so it fails here.
     return 0.0 <= value <= 1.0
 
 
-# Whether two notes are the same: one text of one owner, said in one way.
-#
-# The digest is keyed with a secret of the store, so that a short text cannot be found by trying
-# from a copy of an index alone. It is a projection: erased with the note.
+# The digest by which duplicates are found: one text of one owner, said in one way.
 
 
 SECRET_BYTES = 32
 
 
-def sameness(note: Note | NewNote, *, secret: bytes) -> bytes:
-    """Equal for notes that need to be kept only once.
+def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
+    """Return a digest that is equal for two notes if storing the second would add nothing.
 
-    What a second telling could add makes them different: another author, key, tag, relation or
-    metadata is lost if it is dropped. When and where it was said is kept by the sighting.
+    Author, key, tags, relations and metadata are part of it: dropping a note that differs in one of
+    them would lose that. Time and conversation are not, because the sighting records them.
+
+    The digest is keyed with a secret of the store. With an index alone, nobody can find a short
+    text by trying. It is a projection: it is erased with the note.
     """
-    told = (
+    fields = (
         note.agent_id,
-        normalised(note.content),
+        normalise(note.content),
         note.memory_type.value,
         note.scope.value,
         note.author,
@@ -377,4 +403,4 @@ def sameness(note: Note | NewNote, *, secret: bytes) -> bytes:
         note.metadata,
         note.source_type.value,
     )
-    return hashlib.blake2b(canonical(told), key=secret, digest_size=32).digest()
+    return hashlib.blake2b(canonical(fields), key=secret, digest_size=32).digest()

@@ -1,9 +1,9 @@
-"""Remember: what becomes of a note that somebody wants kept, and what others may do with it.
+"""Remember a note, and share and relate notes.
 
-Three things can: it is new; it is here already, and was sighted again; or its key was, and what
-was so before ends where the new one begins. All of them, and whether the note is held back, are
-decided in the transaction that appends them, and the log says what was decided. Nobody decides
-again when it is read.
+A note to remember has three cases. It is new. It exists already, and was sighted again. Or its key
+exists, and the validity of the earlier note ends where the new one begins. The case, and whether
+the note is held back, are decided in the transaction that appends the entries. The log records the
+decision, so no reader decides again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tallystick.memory.note import (
     Permission,
     check_agent,
     check_new,
+    duplicate_digest,
     is_note_id,
-    sameness,
 )
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
@@ -42,10 +42,10 @@ from tallystick.memory.store.records import (
 from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import Screen, Screening
 
-# Sharing: what others may do with a note, and what ties notes together.
+# Sharing and relations.
 #
-# A private note is its owner's, a public or global one is everybody's to read. Only a shared one
-# has others named, each with a permission; a higher one satisfies every lower one.
+# A private note is its owner's; everybody may read a public or global one. Only a shared one names
+# other agents, each with a permission; a higher permission includes every lower one.
 
 
 _RELATION_CHARS_MAX = 64
@@ -59,13 +59,19 @@ def share(
     with_agent: str,
     permission: Permission | None,
 ) -> int:
-    """Let somebody do so much with a shared note; None takes it back. Returns the place."""
+    """Give an agent a permission on a note of scope shared; None withdraws it. Return the position.
+
+    `actor` None is the owner of the file. Raise `NoteNotFound` or `MemoryPermissionDenied` if the
+    actor may not share it, and `NoteInvalid` for another scope or a name that no agent can have.
+    """
     check_agent(with_agent, field="with_agent")
     with memory.writing() as writer:
         check_may(writer.db, id, actor=actor, needs=Permission.SHARE)
         (scope,) = writer.db.execute("SELECT scope FROM note WHERE id = ?", (id,)).fetchone()
         if scope != NoteScope.SHARED:
-            raise NoteInvalid(field="scope", why="only a note of scope shared is", given=scope)
+            raise NoteInvalid(
+                field="scope", why="only a note of scope `shared` can be shared", given=scope
+            )
         record = NoteShared(agent_id=with_agent, permission=permission, by=actor)
         seq, _ = writer.append(record, note=id)
         return seq
@@ -80,7 +86,10 @@ def relate(
     relation: str = "related_to",
     weight: float = 1.0,
 ) -> int:
-    """Tie a note to another one that the actor can see. Returns the place."""
+    """Add a relation from a note to another one that the actor can see. Return the position.
+
+    Raise `NoteInvalid` for a bad relation, and as `check_may` does.
+    """
     check_relation(relation, weight)
     with memory.writing() as writer:
         check_may(writer.db, id, actor=actor, needs=Permission.WRITE)
@@ -91,7 +100,7 @@ def relate(
 
 
 def check_relation(relation: str, weight: float) -> None:
-    """Refuse what is no name of a relation, or no weight."""
+    """Raise `NoteInvalid` if `relation` is not one word, or if `weight` is not from 0 to 1."""
     if not relation.isidentifier() or len(relation) > _RELATION_CHARS_MAX:
         raise NoteInvalid(field="relation", why="one word", given=relation)
     if not 0.0 <= weight <= 1.0:
@@ -99,9 +108,10 @@ def check_relation(relation: str, weight: float) -> None:
 
 
 def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Permission) -> None:
-    """Refuse an actor who may not. None is the owner of the file, who may.
+    """Raise an error if an actor lacks a permission on a note. None is the owner, who has all.
 
-    A note that the actor may not even see is not found: it looks like one that is not there.
+    The error is `MemoryPermissionDenied`, or `NoteNotFound` for a note that the actor may not see:
+    it looks like one that does not exist.
     """
     held = held_permission(db, id, actor)
     if held is None:
@@ -111,7 +121,7 @@ def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Perm
 
 
 def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permission | None:
-    """What an actor may do with a note now, None if not even see it."""
+    """Return an actor's permission on a note now, or None if the actor may not even see it."""
     row = db.execute("SELECT number, agent_id, scope FROM note WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None
@@ -127,18 +137,18 @@ def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permi
     return None if shared is None or scope != NoteScope.SHARED else Permission(shared[0])
 
 
-# Remember: what becomes of a note that somebody wants kept.
+# Remembering: a new note, a sighting, or a note that ends an earlier one.
 
 
 BATCH_MAX = 10_000
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a note. `content_hash` is salted: it proves the text, and gives away nothing.
+    """The result of remembering a note. `content_hash` is salted: it proves the text, and hides it.
 
-    `sighted`: it was here already. `superseded` are the notes that ended because of it.
-    `quarantine` says why it is held back; such a note is kept, and not recalled until reviewed.
-    `again`: this very request was answered before, and nothing was written now.
+    `sighted`: the note existed already. `superseded` are the notes whose validity it ended.
+    `quarantine` has the reasons why it is held back; such a note is stored, and not recalled until
+    reviewed. `again`: this very request was answered before, and nothing was written now.
     """
 
     id: str
@@ -157,10 +167,11 @@ def remember(
     origin: str | None = None,
     screening: Screening | None = None,
 ) -> Remembered:
-    """Keep a note, and wait for the disk.
+    """Remember a note, and wait for the disk.
 
-    `origin` names the request, for a caller who may have to ask again after a crash: asked twice,
-    it is done once. Raises `NoteInvalid`, also for a `related_to` that is not here.
+    `origin` names the request, for a caller who may have to repeat it after a crash: the second
+    time returns the first answer. Raise `NoteInvalid`, also for a `related_to` that does not exist
+    here.
     """
     (made,) = remember_all(memory, [new], origins=[origin], screening=screening)
     return made
@@ -173,7 +184,11 @@ def remember_all(
     origins: Sequence[str | None] | None = None,
     screening: Screening | None = None,
 ) -> list[Remembered]:
-    """Keep notes, in order and in one transaction: all of them, or with an error none."""
+    """Remember notes, in order and in one transaction: all of them, or with an error none.
+
+    `origins` has a name or None for each. Raise `NoteInvalid` as `remember` does, and for more than
+    10,000 notes.
+    """
     if len(news) > BATCH_MAX:
         raise NoteInvalid(field="notes", why=f"at most {BATCH_MAX:,} at a time", given=len(news))
     names = [None] * len(news) if origins is None else list(origins)
@@ -187,15 +202,16 @@ def remember_all(
     if not news:
         return []
     with memory.writing() as writer:
-        desk = _Intake(writer, screening or Screen())
-        return [desk.take(new, name) for new, name in zip(news, names, strict=True)]
+        intake = _Intake(writer, screening or Screen())
+        return [intake.take(new, name) for new, name in zip(news, names, strict=True)]
 
 
-def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
-    """Note that notes were given to somebody, which counts as an access. Returns the place.
+def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
+    """Record that notes were read, which counts as an access to each. Return the position.
 
-    The entry has the ids for ever. It waits for the disk as every entry does: a place that a
-    receipt names must not be another one after a power cut.
+    The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
+    receipt names must not become another one after a power cut. Raise `NoteInvalid` for what is no
+    id.
     """
     for id in ids:
         if not is_note_id(id):
@@ -206,13 +222,17 @@ def recalled(memory: SqliteMemory, ids: Sequence[str]) -> int:
 
 
 def check_origin(origin: str) -> None:
-    """Refuse what is no name of a request. It is never erased, so it may say nothing."""
+    """Raise `NoteInvalid` if `origin` cannot name a request.
+
+    An origin is never erased, so it must not have any content of a note. It has 1 to 128
+    characters: letters and digits of ASCII, `-`, `_`, `.`, `:` and `/`.
+    """
     check_agent(origin.replace(":", "-").replace("/", "-"), field="origin")
 
 
 @dataclass(frozen=True, slots=True)
 class _Living:
-    """A note that can be sighted."""
+    """A note that can be sighted: not deleted, archived or expired."""
 
     id: str
     body_seq: int
@@ -222,7 +242,7 @@ class _Living:
 
 
 class _Intake:
-    """Takes the notes of one transaction."""
+    """The notes that one transaction remembers, one after the other."""
 
     def __init__(self, writer: LogWriter, screening: Screening) -> None:
         self._writer = writer
@@ -231,13 +251,15 @@ class _Intake:
         self._positions: dict[str, int] = {}
 
     def take(self, new: NewNote, origin: str | None) -> Remembered:
-        if origin is not None and (before := self._answered(origin)) is not None:
+        """Remember one note: answer a repeated request, sight a duplicate, or append a new note."""
+        # Answer a repeated request first: a note that it relates to may be gone by now.
+        if origin is not None and (before := self._earlier_answer(origin)) is not None:
             return before
         now = self._writer.at
         for id in new.related_to:
-            _check_seen(self._db, id, new.agent_id)
-        told = sameness(new, secret=self._writer.secret)
-        same = self._same(new, told, now)
+            _check_visible(self._db, id, new.agent_id)
+        digest_of_new = duplicate_digest(new, secret=self._writer.secret)
+        same = self._find_duplicate(new, digest_of_new, now)
         if same is not None:
             return self._sight(new, same, origin)
         note = self._note(new, now)
@@ -246,9 +268,9 @@ class _Intake:
             note = msgspec.structs.replace(note, valid_to=valid_to)
         reasons, score = self._screening.look(self._db, note, now=now)
         if reasons:
-            superseded = []  # What is held back takes nobody's place until it is released.
+            superseded = []  # A note in quarantine ends no other note until it is released.
         record = NoteRemembered(note=note)
-        seq, digest = self._writer.append(record, note=note.id, origin=origin, same=told)
+        seq, digest = self._writer.append(record, note=note.id, origin=origin, same=digest_of_new)
         for id, end in superseded:
             self._writer.append(NoteClosed(valid_to=end, by=note.id), note=id)
         if reasons:
@@ -261,39 +283,43 @@ class _Intake:
             quarantine=reasons,
         )
 
-    def _answered(self, origin: str) -> Remembered | None:
+    def _earlier_answer(self, origin: str) -> Remembered | None:
         row = self._db.execute(
             "SELECT log.seq, log.header FROM origin JOIN log USING (seq) WHERE origin.origin = ?",
             (origin,),
         ).fetchone()
         if row is None:
             return None
-        seq, bound = int(row[0]), msgspec.json.decode(row[1], type=_Bound)
+        seq, bound = int(row[0]), msgspec.json.decode(row[1], type=_HeaderFields)
         if bound.note is None or bound.tag not in ("note.remembered", "note.sighted"):
-            raise NoteInvalid(field="origin", why="it was no remembering", given=origin)
+            raise NoteInvalid(
+                field="origin", why="the origin of a request to remember", given=origin
+            )
         sighted = bound.tag == "note.sighted"
-        superseded, last = ((), seq) if sighted else self._followed(seq, bound.note)
+        superseded, last = ((), seq) if sighted else self._consequences(seq, bound.note)
         number = self._number(bound.note)
         return Remembered(
             id=bound.note,
             seq=seq,
-            content_hash=bound.body_sha256 if number is None else self._bound(number).body_sha256,
+            content_hash=bound.body_sha256
+            if number is None
+            else self._header_at(number).body_sha256,
             sighted=sighted,
             superseded=superseded,
-            quarantine=self._held(number, last),
+            quarantine=self._quarantine_at(number, last),
             again=True,
         )
 
-    def _followed(self, seq: int, id: str) -> tuple[tuple[str, ...], int]:
-        """Who ended because of the note remembered at a place, and the last place of that act.
+    def _consequences(self, seq: int, id: str) -> tuple[tuple[str, ...], int]:
+        """Return the notes that ended because of the note at `seq`, and the last position written.
 
-        Headers say so, which outlive bodies: nothing else is written right behind a new note.
+        Headers say so, which outlive bodies: nothing else is written directly after a new note.
         """
         ended: list[str] = []
         for (header,) in self._db.execute(
             "SELECT header FROM log WHERE seq > ? ORDER BY seq", (seq,)
         ):
-            bound = msgspec.json.decode(header, type=_Bound)
+            bound = msgspec.json.decode(header, type=_HeaderFields)
             if bound.tag == "note.closed" and bound.note is not None:
                 ended.append(bound.note)
             elif bound.tag != "note.quarantined" or bound.note != id:
@@ -302,15 +328,18 @@ class _Intake:
         return tuple(ended), seq
 
     def _number(self, id: str) -> int | None:
-        """The number of a note, also of one that was erased."""
+        """Return the number of a note, also of one that was erased, or None."""
         row = self._db.execute(
             "SELECT number FROM note WHERE id = ? UNION SELECT number FROM erased WHERE id = ?",
             (id, id),
         ).fetchone()
         return None if row is None else int(row[0])
 
-    def _held(self, number: int | None, seq: int) -> tuple[str, ...]:
-        """Why a note was held back at a place. Nothing is known of one that was erased."""
+    def _quarantine_at(self, number: int | None, seq: int) -> tuple[str, ...]:
+        """Return why a note was held back as of a position.
+
+        Nothing is known of one that was erased.
+        """
         row = self._db.execute(
             "SELECT quarantine FROM state WHERE number = ? AND seq_to > ? "
             "ORDER BY seq_from LIMIT 1",
@@ -318,21 +347,24 @@ class _Intake:
         ).fetchone()
         return () if row is None else tuple(row[0].split())
 
-    def _bound(self, seq: int) -> _Bound:
+    def _header_at(self, seq: int) -> _HeaderFields:
         (header,) = self._db.execute("SELECT header FROM log WHERE seq = ?", (seq,)).fetchone()
-        return msgspec.json.decode(header, type=_Bound)
+        return msgspec.json.decode(header, type=_HeaderFields)
 
-    def _same(self, new: NewNote, told: bytes, now: int) -> _Living | None:
-        """The living note that says the same, if there is one."""
+    def _find_duplicate(self, new: NewNote, digest_of_new: bytes, now: int) -> _Living | None:
+        """Return the living note that says the same and is valid when the new one begins.
+
+        Return None if there is none.
+        """
         rows = self._db.execute(
             "SELECT id, body_seq, importance, expires_at, quarantine, valid_from, valid_to "
             "FROM note JOIN state USING (number) WHERE same = ? AND seq_to = ? "
             "AND deleted_at IS NULL AND state NOT IN ('archived', 'forgotten') "
             "AND (expires_at IS NULL OR expires_at > ?)",
-            (told, OPEN, now),
+            (digest_of_new, OPEN, now),
         ).fetchall()
-        at = _begin(new, now)
-        # The latest first: of several that say the same, they are in the order of their places.
+        at = _valid_from(new, now)
+        # The latest first, if several notes say the same.
         for *living, valid_from, valid_to in sorted(rows, key=_by_place, reverse=True):
             covers = valid_from <= at and (valid_to is None or at < valid_to)
             if covers and (new.valid_to is None or new.valid_to == valid_to):
@@ -343,7 +375,7 @@ class _Intake:
         expires = _expiry(new, self._writer.at)
         kept = same.expires_at
         record = NoteSighted(
-            at=_created(new, self._writer.at),
+            at=_created_at(new, self._writer.at),
             importance=max(same.importance, _importance(new)),
             expires_at=None if expires is None or kept is None else max(expires, kept),
             thread_id=new.thread_id,
@@ -355,20 +387,20 @@ class _Intake:
         return Remembered(
             id=same.id,
             seq=seq,
-            content_hash=self._bound(same.body_seq).body_sha256,
+            content_hash=self._header_at(same.body_seq).body_sha256,
             sighted=True,
             quarantine=tuple(same.quarantine.split()),
         )
 
     def _note(self, new: NewNote, now: int) -> Note:
-        if new.valid_to is not None and new.valid_to < _begin(new, now):
-            raise NoteInvalid(field="valid_to", why="it is before `valid_from`", given=new.valid_to)
+        if new.valid_to is not None and new.valid_to < _valid_from(new, now):
+            raise NoteInvalid(field="valid_to", why="at or after `valid_from`", given=new.valid_to)
         return Note(
             id=self._writer.new_id(),
             agent_id=new.agent_id,
             content=new.content,
-            created_at=_created(new, now),
-            valid_from=_begin(new, now),
+            created_at=_created_at(new, now),
+            valid_from=_valid_from(new, now),
             memory_type=new.memory_type,
             scope=new.scope,
             importance=_importance(new),
@@ -391,7 +423,7 @@ class _Intake:
         )
 
     def _position(self, new: NewNote) -> int | None:
-        """The place in the thread: the next one, unless it is said."""
+        """Return the place in the thread: the one given, or the next one."""
         if new.thread_id is None:
             return new.position
         last = self._positions.get(new.thread_id)
@@ -406,10 +438,11 @@ class _Intake:
 
 
 def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, int]], int | None]:
-    """Who ends when this note begins, and when it ends itself: where the next one begins.
+    """Return the notes that end when this one begins, with that time, and when this one ends.
 
-    Notes of one owner with one key follow each other in the world's time, in whatever order they
-    were learned. One that is held back is none of them.
+    This one ends where the next one begins. Notes of one owner with one key follow each other in
+    the time of the world, in whatever order they were learned. A note that is held back does not
+    count.
     """
     if note.key is None:
         return [], note.valid_to
@@ -429,30 +462,30 @@ def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, in
     return ended, valid_to
 
 
-class _Bound(msgspec.Struct):
-    """What of a header is asked for here."""
+class _HeaderFields(msgspec.Struct):
+    """The fields of a header that are needed here."""
 
     tag: str
     note: str | None
     body_sha256: str
 
 
-def _check_seen(db: sqlite3.Connection, id: str, agent_id: str) -> None:
-    """Refuse to tie a note to one that its owner cannot see, which looks like one not there."""
+def _check_visible(db: sqlite3.Connection, id: str, agent_id: str) -> None:
+    """Raise `NoteInvalid` if an agent relates a note to one that it cannot see."""
     if held_permission(db, id, agent_id) is None:
-        raise NoteInvalid(field="related_to", why="a note that is not here", given=id)
+        raise NoteInvalid(field="related_to", why="the id of a note that exists here", given=id)
 
 
 def _by_place(row: tuple[Any, ...]) -> int:
     return int(row[1])
 
 
-def _created(new: NewNote, now: int) -> int:
+def _created_at(new: NewNote, now: int) -> int:
     return now if new.created_at is None else new.created_at
 
 
-def _begin(new: NewNote, now: int) -> int:
-    return _created(new, now) if new.valid_from is None else new.valid_from
+def _valid_from(new: NewNote, now: int) -> int:
+    return _created_at(new, now) if new.valid_from is None else new.valid_from
 
 
 def _importance(new: NewNote) -> float:

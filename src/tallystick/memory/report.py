@@ -1,4 +1,4 @@
-"""What a memory has, for people: a page of its notes, how each stands, and figures of the whole."""
+"""Reports on a memory for people: a page of its notes, their status, figures, and its check."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tallystick.memory.recall.view import view
 from tallystick.memory.receipts.receipts import ChainVerdict, kept_receipts, verify_chain
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import NoteState
-from tallystick.memory.store.vectors import count_unembedded, model_of
+from tallystick.memory.store.vectors import count_notes_without_vectors, model_of
 from tallystick.memory.store.verify import VerifyReport, verify_memory
 
 NoteStatus = Literal[
@@ -41,7 +41,7 @@ _SAME_BEGINNING_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A note, and how it stands now."""
+    """A note with its state, and its status now."""
 
     note: Note
     state: NoteState
@@ -50,7 +50,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Notes from one place of a list on, and how many the list has."""
+    """Notes of a list from one offset on, and how many the list has."""
 
     notes: tuple[Listed, ...]
     total: int
@@ -65,10 +65,10 @@ class ModelKept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a memory. `notes` counts by type, then by how they stand.
+    """Figures of a memory. `notes` counts by type, then by status.
 
-    `erased` are notes of which a place in the log is left. `scrub_due` says that bytes that were
-    erased may still be in the file, because somebody was reading; opening it again takes them out.
+    `erased` are notes of which a position in the log is left. `scrub_due` says that bytes that were
+    erased may still be in the file, because a process was reading. The next opening removes them.
     """
 
     memory: str
@@ -90,7 +90,7 @@ class MemoryStats(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Whether a memory is what was written: its log with all that follows, and its receipts."""
+    """The result of a check: of the log with everything that follows from it, and of receipts."""
 
     log: VerifyReport
     receipts: ChainVerdict
@@ -98,11 +98,12 @@ class Checked:
 
     @property
     def valid(self) -> bool:
+        """True if both hold."""
         return self.log.valid and self.receipts.valid
 
 
 def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int = 50) -> Page:
-    """Notes that the memory's reader sees, the newest first."""
+    """Return a page of the notes that the memory's reader sees, the newest first."""
     seen = view(memory.store, reader=memory.reader, filters=filters)
     ids = seen.ids[::-1]
     return Page(
@@ -119,12 +120,12 @@ def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int 
 
 
 def note_status(note: Note, state: NoteState, *, now: int) -> NoteStatus:
-    """How a note stands, in a word. Of several that are true, the one that weighs most."""
+    """Return the status of a note in a word. If several are true, the most important one counts."""
     redacted = note.content == REDACTED and note.metadata.get("redacted") is True
-    return _standing(redacted, state, note.valid_from, now=now)
+    return _status(redacted, state, note.valid_from, now=now)
 
 
-def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
+def _status(redacted: bool, state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
     if state.deleted_at is not None:
         return "deleted"
     if redacted:
@@ -137,10 +138,10 @@ def _standing(redacted: bool, state: NoteState, valid_from: int, *, now: int) ->
         case ConsolidationState.FORGOTTEN:
             return "forgotten"
         case _:
-            return _in_time(state, valid_from, now=now)
+            return _status_in_time(state, valid_from, now=now)
 
 
-def _in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
+def _status_in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
     if state.expires_at is not None and state.expires_at <= now:
         return "expired"
     if state.valid_to is not None and state.valid_to <= now:
@@ -149,7 +150,11 @@ def _in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatus:
 
 
 def whole_id(memory: Memory, text: str) -> str:
-    """The id of a note that its reader sees, from its beginning. A whole one stays as it is."""
+    """Return the id of a note that its reader sees, from its first 8 to 36 characters.
+
+    A whole id is returned as it is. Raise `NoteNotFound` if none matches, and `UsageError` if
+    several do.
+    """
     if is_note_id(text):
         return text
     if not _BEGINNING.fullmatch(text):
@@ -174,12 +179,15 @@ def whole_id(memory: Memory, text: str) -> str:
         raise NoteNotFound(id=text)
     if len(found) > 1:
         many = f"{len(found)}{' or more' if len(rows) == _SAME_BEGINNING_MAX else ''}"
-        raise UsageError(f"{text!r} is the beginning of {many} notes; give more of it")
+        raise UsageError(
+            f"{text!r} matches {many} notes; type more characters of the id (tally memory ls lists "
+            f"them)"
+        )
     return str(found[0])
 
 
 def memory_stats(memory: Memory) -> MemoryStats:
-    """Figures of the whole memory, whoever its notes are of."""
+    """Return figures of the whole memory, for notes of all agents."""
     store = memory.store
     now = store.clock()
     notes: dict[str, Counter[str]] = {}
@@ -198,7 +206,7 @@ def memory_stats(memory: Memory) -> MemoryStats:
                 state=ConsolidationState(became),
                 quarantine=tuple(signs.split()),
             )
-            word = _standing(redacted > 0, state, begin, now=now)
+            word = _status(redacted > 0, state, begin, now=now)
             notes.setdefault(kind, Counter())[word] += 1
 
         def count(table: str) -> int:
@@ -217,7 +225,7 @@ def memory_stats(memory: Memory) -> MemoryStats:
         erased=erased,
         sightings=sightings,
         embedded=embedded,
-        unembedded=count_unembedded(store),
+        unembedded=count_notes_without_vectors(store),
         model=None
         if model is None
         else ModelKept(digest=model[0], dimensions=model[1], usable=model[0] == MODEL_DIGEST),
@@ -232,7 +240,8 @@ def memory_stats(memory: Memory) -> MemoryStats:
 def check_memory(memory: Memory, *, head: Head | None = None) -> Checked:
     """Check the log, the projections, the vectors, and the chain of receipts with its keys.
 
-    `head` is one that was kept elsewhere: it must still be a part of the log.
+    `head` is a head that was kept elsewhere: it must still be a part of the log. Damage is in the
+    result, not raised.
     """
     log = verify_memory(memory.store, head=head)
     try:
@@ -245,7 +254,7 @@ def check_memory(memory: Memory, *, head: Head | None = None) -> Checked:
 
 
 def _file_bytes(memory: Memory) -> int:
-    """The file with SQLite's log beside it."""
+    """Return the size of the file and of SQLite's log beside it."""
     path = memory.store.path
     beside = (path, path.with_name(f"{path.name}-wal"))
     return sum(each.stat().st_size for each in beside if each.exists())

@@ -1,11 +1,11 @@
-"""Suspicion: notes that look like poison are held back with reasons until somebody looks.
+"""Quarantine: hold back notes that look like poison, with reasons, until a person reviews them.
 
-A note is data and can grant nothing, so this is not what keeps a run safe; it keeps what was put
-in by strangers out of the ranking. Each sign has a weight; at 0.5 a note is held back. It is kept
-whole, and is released or confirmed by a review, which the log records.
+A note is data and can grant nothing, so quarantine is not what keeps a run safe; it keeps texts of
+strangers out of the ranking. Each sign has a weight; at 0.5 a note is held back. It is stored
+whole, and a review, which the log records, releases or confirms it.
 
-What no sign finds: a note that reads like any other and is wrong. Statistics of embeddings do not
-find it either, so there is no such lane here.
+No sign finds a note that reads like any other and is wrong. Statistics of embeddings do not find it
+either, so there is no such sign here.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _BURST_MS = 1_000
 _BURST_MAX = 50
 _READ_CHARS_MAX = 100_000
 
-# What others wrote and nobody of ours has read.
+# Sources that an outsider may have written, and that no person has read.
 _INDIRECT = frozenset(
     {SourceType.TOOL_OUTPUT, SourceType.RETRIEVAL, SourceType.IMPORT, SourceType.MODEL_RESPONSE}
 )
-# Each has a fixed number of words between fixed words: no text makes the search slow.
+# At most three words between fixed words: no text makes the search slow.
 _W = r"(?:\W{1,4}\w{1,20}){0,3}\W{1,4}"
 _INJECTION = re.compile(
     rf"\b(?:ignore|disregard|forget|override|bypass){_W}(?:instructions?|prompts?|rules|guidelines)\b"
@@ -65,18 +65,21 @@ _SELF = re.compile(
     r"|\bthis (?:memory|note|record) (?:must|should|overrides|supersedes|takes)\b"
     r"|\b(?:as|when) an? (?:ai|agent|assistant),? you (?:must|should|will)\b",
 )
-# One of these is in every text that one of the patterns finds, and most texts have none.
+# Every text that a pattern finds has one of these, and most texts have none: a cheap test first.
 _WORDS_OF_INJECTION = (
     *("ignore", "disregard", "forget", "override", "bypass", "you are now", "system", "reveal"),
     *("print", "repeat", "show", "do not", "<|", "<im_", "<endof", "[inst]", "[/inst]"),
 )
 _WORDS_OF_SELF = ("future", "always", "permanently", "from now on", "whenever", "this ", " you ")
-# Characters that are not seen and change how others are read: overrides of direction, tags.
+# Invisible characters that change how others are read: overrides of direction, tags.
 _HIDDEN = re.compile("[\u202a-\u202e\u2066-\u2069\u200b\u2060\U000e0000-\U000e007f]")
 
 
 class Screening(Protocol):
-    """Looks at a note before it is written. Returns the signs and their sum; no signs: let in."""
+    """A check of notes before they are written.
+
+    It returns signs and their sum; no signs: let in.
+    """
 
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
@@ -84,17 +87,18 @@ class Screening(Protocol):
 
 
 class TextScreen:
-    """What a text alone shows. For imports, where who wrote how much when means nothing."""
+    """A screening of the text alone. For imports, where the habits of an agent mean nothing."""
 
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        return _verdict(_of_text(note))
+        """Return the signs of the text and their sum, or nothing if the sum is below 0.5."""
+        return _verdict(_text_signs(note))
 
 
 @dataclass(slots=True)
 class _Habit:
-    """How an agent has written until now, and how many notes the batch began with."""
+    """Sums over the last notes of an agent. `recent` counts those of the last second."""
 
     count: int
     importance: float
@@ -103,7 +107,10 @@ class _Habit:
 
 
 class Screen:
-    """What a text shows, and how it stands out from what its agent writes. For one transaction."""
+    """A screening of the text, and of how it differs from its agent's habits.
+
+    For one transaction.
+    """
 
     def __init__(self) -> None:
         self._habits: dict[str, _Habit] = {}
@@ -111,24 +118,26 @@ class Screen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
+        """Return the signs of the text and of the habits, or nothing if their sum is below 0.5."""
         habit = self._habits.get(note.agent_id)
         if habit is None:
             habit = self._habits[note.agent_id] = _habit(db, note.agent_id, now)
-        signs = _of_text(note)
+        signs = _text_signs(note)
         if habit.count >= _SAMPLE_MIN:
             mean = habit.chars / habit.count
             if abs(note.importance - habit.importance / habit.count) > _IMPORTANCE_OFF:
                 signs.append("importance_outlier")
             if not mean * _LENGTH_TIMES_MIN <= len(note.content) <= mean * _LENGTH_TIMES_MAX:
                 signs.append("length_outlier")
-        # Those of one call are one act, and an agent that loads what it has is no stranger.
+        # `recent` counts notes from before this transaction: those of one call are one act. An
+        # agent that loads its own notes is no stranger, so only indirect sources count.
         if habit.recent > _BURST_MAX and note.source_type in _INDIRECT:
             signs.append("burst")
         return _verdict(signs)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A note that waits for somebody to look at it."""
+    """A note in quarantine that waits for a review."""
 
     note: Note
     reasons: tuple[str, ...]
@@ -136,7 +145,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def review_queue(memory: SqliteMemory) -> list[Held]:
-    """The notes that are held back, the oldest first."""
+    """Return the notes in quarantine, the oldest first. Deleted ones are left out."""
     with memory.reading() as db:
         rows = db.execute(
             "SELECT seq_from, body_seq, quarantine FROM state WHERE seq_to = ? "
@@ -152,9 +161,11 @@ def review_queue(memory: SqliteMemory) -> list[Held]:
 
 
 def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
-    """Release a held note, or confirm that it stays held. Returns the place of the verdict.
+    """Release a note from quarantine, or confirm that it stays. Return the position of the verdict.
 
-    A released note takes its place among those of its key, as it would have had at once.
+    A released note then counts among those of its key, as it would have at once. Raise
+    `NoteNotFound` if there is no such note, and `NoteInvalid` if it is not in quarantine or `by` is
+    blank.
     """
     if not by.strip():
         raise NoteInvalid(field="by", why="who reviews is part of the record")
@@ -166,15 +177,15 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
         if row is None:
             raise NoteNotFound(id=id)
         if not row[0]:
-            raise NoteInvalid(field="id", why="a note that is held back", given=id)
+            raise NoteInvalid(field="id", why="the id of a note in quarantine", given=id)
         seq, _ = writer.append(NoteReviewed(verdict=verdict, by=by), note=id)
         if verdict is Verdict.RELEASED:
-            _take_place(writer, id)
+            _apply_supersession(writer, id)
         return seq
 
 
-def _take_place(writer: LogWriter, id: str) -> None:
-    """End who was so until a released note begins, and the note where the next one begins."""
+def _apply_supersession(writer: LogWriter, id: str) -> None:
+    """End earlier notes with the key of a released note, and itself where a later one begins."""
     from tallystick.memory.remember import supersession  # It imports this module.
 
     body_seq, valid_to, deleted_at = writer.db.execute(
@@ -205,7 +216,7 @@ def _verdict(signs: list[str]) -> tuple[tuple[str, ...], float]:
     return (tuple(signs), score) if score >= QUARANTINE_AT else ((), score)
 
 
-def _of_text(note: Note) -> list[str]:
+def _text_signs(note: Note) -> list[str]:
     text = note.content[:_READ_CHARS_MAX]
     small = text.lower()
     signs: list[str] = []
@@ -213,12 +224,12 @@ def _of_text(note: Note) -> list[str]:
         signs.append("injection_phrase")
     if not text.isascii() and _HIDDEN.search(text):
         signs.append("hidden_characters")
-    if note.source_type in _INDIRECT and _says_of_itself(small):
+    if note.source_type in _INDIRECT and _is_self_referential(small):
         signs.append("self_referential")
     return signs
 
 
-def _says_of_itself(small: str) -> bool:
+def _is_self_referential(small: str) -> bool:
     said = any(word in small for word in _WORDS_OF_SELF)
     return said and _SELF.search(small) is not None
 

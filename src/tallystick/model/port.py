@@ -139,3 +139,9 @@ def estimated_usage(
     return ModelUsage(
         tokens_in=(sent + 3) // 4, tokens_out=(received + 3) // 4, reported=False, raw=raw or {}
     )
+
+
+def window_of(model: Model) -> int | None:
+    """Return how many tokens a model holds, None where it does not say."""
+    found = getattr(model, "window", None)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None

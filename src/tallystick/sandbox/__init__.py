@@ -1,1 +1,1 @@
-"""Sandboxes: one port, and the backends that run programs behind it."""
+"""Sandboxes: the port for running programs, and the backends that implement it."""

@@ -1,7 +1,7 @@
-"""The port of backends: where programs run, and how those of a run are opened.
+"""The port of backends, the table of those there are, and how one is made by its name.
 
-A backend is one package of the sandbox with a module `backend`, and one row of `BACKENDS`. Nothing
-outside its package asks which backend it is: what differs is said by the row, or by the backend.
+A backend is one package of the sandbox with a module `backend`, and one row of `BACKENDS`. No code
+outside its package asks which backend it is: the row, or the backend itself, says what differs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from tallystick.sandbox.port import Identity, Keeper, Programs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """What a backend is given of this process.
+    """The directories, options and callbacks that this process gives to a backend.
 
-    `cache` is where compiled code is kept, `output` where long output goes, and `packages` what
-    native programs may import. `accept_without` names layers of isolation to do without. `sockets`
-    makes the directory where programs find sockets of this process; None gives them none.
+    `cache` is the directory for compiled code, `output` that for long output. `packages` returns
+    the directories that native programs may import from. `accept_without` names the layers of
+    isolation that may be missing. `say` is called with each line for the user. `sockets` makes
+    the directory where programs find sockets of this process; None gives them none.
     """
 
     cache: Path
@@ -36,11 +37,11 @@ class Surface:
 
 
 class Backend(Protocol):
-    """Runs programs in one way. What it needs is made when it is first needed."""
+    """Run programs in one way. What a backend needs is created when it is first needed."""
 
     @property
     def identity(self) -> Identity:
-        """What a run records of it: its name, its guest, its engine."""
+        """The backend as a run records it: its name, its guest and its engine."""
         ...
 
     @property
@@ -50,20 +51,20 @@ class Backend(Protocol):
 
     @property
     def sockets(self) -> Path | None:
-        """Where programs find sockets of this process, None where they find none."""
+        """The directory where programs find sockets of this process, None if there is none."""
         ...
 
     @property
     def sandbox(self) -> Any:  # noqa: ANN401 (each backend has a sandbox of its own)
-        """The sandbox itself, for whoever asked for this backend by name."""
+        """The sandbox itself, for a caller who chose this backend by name."""
         ...
 
     def check_grants(self, grants: Sequence[str]) -> None:
-        """Raise `UsageError` for grants that programs cannot be given here."""
+        """Raise `UsageError` for a grant that this backend cannot give to programs."""
         ...
 
     async def prove(self) -> None:
-        """Raise `SandboxError` if programs cannot run here. Say which layers are done without."""
+        """Raise `SandboxError` if programs cannot run here. Report layers that are left out."""
         ...
 
     async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
@@ -71,16 +72,16 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close what was made here. A sandbox that was handed in is its owner's to close."""
+        """Close what this backend made. A sandbox that was passed in stays open for its owner."""
         ...
 
 
 class BackendKind(NamedTuple):
-    """A backend as far as it is known before it is imported."""
+    """The facts about a backend that are known before it is imported."""
 
     module: str
     repeatable: bool
-    # Whether there are layers of isolation that a host may lack.
+    # True if the backend has layers of isolation that a host may lack.
     has_layers: bool = False
 
 
@@ -93,7 +94,7 @@ DEFAULT = next(iter(BACKENDS))
 
 
 def kind_of(name: str) -> BackendKind:
-    """Return the kind of a recorded run's backend. Raises `NotSupported` for one not known here."""
+    """Return the kind of a backend by its name. Raise `NotSupported` if this version has none."""
     if name not in BACKENDS:
         raise NotSupported(backend=name, operation="a run in a sandbox that is not known here")
     return BACKENDS[name]
@@ -104,9 +105,10 @@ def make_backend(
     surface: Surface,
     given: Any = None,  # noqa: ANN401 (each backend has a sandbox of its own)
 ) -> Backend:
-    """Return a backend by its name; `given` is a sandbox to use in place of one of its own.
+    """Return a backend by its name. With `given`, it uses that sandbox and makes none of its own.
 
-    Its package is imported here. Raises `UsageError` for layers that it cannot do without.
+    The package of the backend is imported here. Raise `NotSupported` for an unknown name, and
+    `UsageError` if `surface.accept_without` names a layer that the backend cannot do without.
     """
     # Most processes need one backend, and the engine of another takes a while to import.
     module = importlib.import_module(kind_of(name).module)

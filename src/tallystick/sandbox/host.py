@@ -1,9 +1,10 @@
-"""Host functions for programs: how a call is decoded, answered and encoded.
+"""Host functions for programs: decode a call, answer it, and encode the reply.
 
-A reply is one tag byte and its body: 0 JSON, 1 error, 2 text, 3 bytes, 4 a text that stays on the
-host, as [key, bytes, name]. A function that fails, or
-returns what cannot be encoded, becomes an error reply that the program can catch; it never ends the
-session. Replies are bytes from here on, so what is recorded is what is replayed.
+A reply is one tag byte and its body. The tags are 0 for JSON, 1 an error, 2 text, 3 bytes. Tag 4 is
+a text that stays on the host, with the body [key, bytes, name]. If a function fails, or returns a
+value that cannot be encoded, the reply is an error that the program can catch; the session
+continues. Only errors of the record itself are raised (`_NOT_THE_PROGRAMS`). Replies are bytes from
+here on, so a replay serves exactly what was recorded.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFunction:
-    """One function a program may call.
+    """One function that a program may call, under `name`, if `needs` is granted or empty.
 
-    `local` says that it is quick and waits for nothing: it is then answered in the program's own
-    thread. Otherwise a coroutine function runs on the event loop and a plain one in a thread of its
-    own, so that a deadline or a cancel can leave it behind. `handed` says that its first argument
-    is not the program's: it is what the table is handed with the call.
+    A coroutine function runs on the event loop. A plain one runs in a thread of its own, so that a
+    deadline or a cancel need not wait for it. With `local`, it runs in the program's own thread;
+    that is for functions that are quick and wait for nothing. `handed` says that the first argument
+    comes from the caller of `HostTable.serve`, not from the program.
     """
 
     name: str
@@ -66,31 +67,37 @@ class HostFunction:
     awaited: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        # Looked up once: `inspect` takes longer than a local function does.
+        # Computed once here: `inspect` takes longer than a call of a local function.
         object.__setattr__(self, "awaited", is_async(self.function))
 
     def described(self) -> HostName:
-        # Methods are bound anew for each run, and what they are methods of stays as it is.
+        """Return the name, the signature and the docstring, as the program sees them."""
+        # Each run binds its methods anew, but the function behind a method stays the same object.
+        # So its description is cached by that function.
         method = self.function.__func__ if inspect.ismethod(self.function) else None
         described = None if method is None else _of_methods.get(method)
         if described is None:
-            described = _described(self.function, handed=self.handed)
+            described = _signature_and_doc(self.function, handed=self.handed)
             if isinstance(method, types.FunctionType):
                 _of_methods[method] = described
         signature, doc = described
         return HostName(name=self.name, doc=f"{self.name}{signature}\n\n{doc}".rstrip())
 
 
-# Looking up a signature takes longer than a short program does.
+# A cache, since `inspect.signature` takes longer than a short program.
 _of_methods: weakref.WeakKeyDictionary[Callable[..., Any], tuple[str, str]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _described(function: Callable[..., Any], *, handed: bool) -> tuple[str, str]:
-    """Return the signature and the docstring of a function, as programs call it."""
+def _signature_and_doc(function: Callable[..., Any], *, handed: bool) -> tuple[str, str]:
+    """Return the signature and the docstring of a function, as programs call it.
+
+    With `handed`, the first parameter is left out. A signature that cannot be read is "(...)".
+    """
     try:
-        # A default's address would differ in every process, and with it the guest's memory.
+        # The address in the repr of a default would differ in every process. The signature is
+        # copied into the guest, so the guest's memory would differ too.
         signature = _ADDRESS.sub("", str(_with_plain_annotations(function, without_first=handed)))
     except (TypeError, ValueError):
         signature = "(...)"
@@ -98,13 +105,13 @@ def _described(function: Callable[..., Any], *, handed: bool) -> tuple[str, str]
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling this gives a coroutine, also for an object that is called."""
+    """Return True if a call gives a coroutine, also for an object with an async `__call__`."""
     called = getattr(function, "__call__", None)  # noqa: B004 - its type decides, not whether
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
 
 
-class _Written:
-    """An annotation as it is written, which shows itself without quotes."""
+class _UnquotedAnnotation:
+    """An annotation as its author wrote it, whose repr has no quotes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -116,10 +123,11 @@ class _Written:
 def _with_plain_annotations(
     function: Callable[..., Any], *, without_first: bool
 ) -> inspect.Signature:
-    """Return a signature as its author wrote it.
+    """Return the signature of a function with its annotations as the author wrote them.
 
-    Under `from __future__ import annotations` they are texts, which would be shown in quotes. They
-    are not evaluated: that can fail, and shows modules that mean nothing to a program.
+    Under `from __future__ import annotations` they are strings, which would be shown in quotes.
+    They are not evaluated: that can fail, and would show module names that mean nothing to a
+    program. With `without_first`, the first parameter is left out.
     """
     found = inspect.signature(function)
     made = [
@@ -129,13 +137,13 @@ def _with_plain_annotations(
 
 
 def _plain_one(annotation: object) -> object:
-    return _Written(annotation) if isinstance(annotation, str) else annotation
+    return _UnquotedAnnotation(annotation) if isinstance(annotation, str) else annotation
 
 
 class HeldText(msgspec.Struct, frozen=True, kw_only=True):
     """An answer that stays on the host: the program gets a text to slice and to search.
 
-    `key` is what the table is asked for it by.
+    The table passes `key` to its `FindText` to get the text. `bytes` is its size.
     """
 
     key: str
@@ -143,8 +151,8 @@ class HeldText(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-# Finds a text by the key of a `HeldText`. Raises what the program shall see.
-# It gets what the table is handed with the call.
+# Finds a text by the key of a `HeldText`. What it raises becomes the error that the program sees.
+# The second argument is the `handed` of `HostTable.serve`.
 FindText = Callable[[str, Any], HostText]
 
 
@@ -153,9 +161,11 @@ def _no_texts(key: str, handed: object) -> HostText:
 
 
 class HostTable:
-    """A fixed set of functions, texts and values, with the capabilities granted to them.
+    """A fixed set of functions, texts and values for programs.
 
-    A function named `group.name` is an attribute of `group` in the program.
+    A function whose `needs` is not among the `granted` capabilities is left out. A function named
+    `group.name` is an attribute of `group` in the program. Raises `InvalidName` for a name that a
+    program cannot write.
     """
 
     def __init__(
@@ -179,13 +189,13 @@ class HostTable:
             for function in functions
             if not function.needs or function.needs in granted
         }
-        self._texts, self._placed = _placed(texts)
+        self._texts, self._placed = _number_texts(texts)
         self._values = values
         self._answering = answering
 
     @cached_property
     def names(self) -> HostNames:
-        """The names as the program sees them. Made when they are asked for: that takes a while."""
+        """The names as the program sees them. Computed at the first use, since that takes long."""
         named = HostNames(
             functions=tuple(function.described() for function in self._functions.values()),
             texts=self._placed,
@@ -196,15 +206,18 @@ class HostTable:
         return msgspec.structs.replace(named, key=key)
 
     def has(self, name: str) -> bool:
-        """Tell whether there is a function of this name, and it is granted."""
+        """Return True if there is a function of this name, and it is granted."""
         return name in self._functions
 
     def serve(self, call: HostCall, handed: object = None) -> bytes | Awaitable[bytes]:
-        """Answer one call. Never raises for what the program or a function did wrong.
+        """Answer one call with an encoded reply, or with an awaitable of one.
 
-        `handed` is for functions that are to know who calls.
+        Mistakes of the program, and failures of a function, are error replies. Raise only errors of
+        the record itself (`_NOT_THE_PROGRAMS`). `handed` is passed as the first argument to
+        functions that ask for it.
         """
-        # Each container costs the decoder far more than its two bytes, and other programs wait.
+        # A container takes two bytes, but costs the decoder far more, and it holds the interpreter
+        # lock meanwhile. So their number is limited before anything is decoded.
         if call.request.count(b"[") + call.request.count(b"{") > _CONTAINERS_MAX:
             return error_reply(UsageError(f"a request of over {_CONTAINERS_MAX:,} containers"))
         try:
@@ -212,7 +225,7 @@ class HostTable:
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             return error_reply(UsageError("a host call is a JSON array [name, args, kwargs]"))
         if name != call.name:
-            # What is written down of a call goes by the name as it was sent.
+            # Records hold the name as it was sent; an escaped one would be recorded wrongly.
             return error_reply(UsageError("the name of a host call is written without escapes"))
         function = self._functions.get(name)
         if function is None:
@@ -225,10 +238,10 @@ class HostTable:
         if function.handed:
             args.insert(0, handed)
         if function.awaited:
-            return _Later(function.function, args, kwargs)
+            return _DeferredCall(function.function, args, kwargs)
         if function.local:
-            return _called(function.function, args, kwargs)
-        return Blocking(lambda: _called(function.function, args, kwargs))
+            return _call_function(function.function, args, kwargs)
+        return Blocking(lambda: _call_function(function.function, args, kwargs))
 
     def _serve_text(self, name: str, args: list[Any], handed: object) -> bytes | Awaitable[bytes]:
         if name in CORPUS_FUNCTIONS:
@@ -237,14 +250,14 @@ class HostTable:
         if method is None or not args or type(args[0]) not in (int, str):
             return error_reply(CapabilityDenied(capability=f"host.{name[:80]}", what="this call"))
         if type(args[0]) is str:
-            return Blocking(lambda: self._called_on_held(method, args, handed))
+            return Blocking(lambda: self._call_on_held(method, args, handed))
         if not 0 <= args[0] < len(self._texts):
             return error_reply(CapabilityDenied(capability="host.text", what=name))
         text = self._texts[args[0]]
         if name in SCANNING and len(text) > SCANNED_BYTES_MAX:
-            # Long work is done where it can be left behind, so that a limit need not wait for it.
-            return Blocking(lambda: _called(method, [text, *args[1:]], {}))
-        return _called(method, [text, *args[1:]], {})
+            # Long work gets its own thread, so that a time limit need not wait for its end.
+            return Blocking(lambda: _call_function(method, [text, *args[1:]], {}))
+        return _call_function(method, [text, *args[1:]], {})
 
     def _serve_corpus(self, function: Callable[..., Any], args: list[Any]) -> bytes | Blocking:
         ids = args[0] if args else None
@@ -252,32 +265,37 @@ class HostTable:
             return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
         if not all(type(each) is int and 0 <= each < len(self._texts) for each in ids):
             return error_reply(CapabilityDenied(capability="host.text", what="these texts"))
-        return Blocking(lambda: _called(function, [[self._texts[id] for id in ids], *args[1:]], {}))
+        return Blocking(
+            lambda: _call_function(function, [[self._texts[id] for id in ids], *args[1:]], {})
+        )
 
-    def _called_on_held(self, method: Callable[..., Any], args: list[Any], handed: object) -> bytes:
+    def _call_on_held(self, method: Callable[..., Any], args: list[Any], handed: object) -> bytes:
         try:
             text = self._find_text(args[0], handed)
         except Exception as error:
             return error_reply(error)
-        return _called(method, [text, *args[1:]], {})
+        return _call_function(method, [text, *args[1:]], {})
 
 
 def _plain(value: object) -> object:
-    """An argument as the function gets it. Bytes cross under a name that says what they are."""
+    """Return an argument as the function gets it. Bytes cross as {"$bytes": base64 text}.
+
+    Raise `ValueError` if that text is not base64.
+    """
     if type(value) is dict and value.keys() == {"$bytes"} and type(value["$bytes"]) is str:
         return base64.b64decode(value["$bytes"], validate=True)
     return value
 
 
 def check_host_name(name: str) -> None:
-    """Raise `InvalidName` unless a program can call a function by this name."""
+    """Raise `InvalidName` unless a program can call a function as `name` or `group.name`."""
     if not isinstance(name, str):
         raise InvalidName(what="host name", given=repr(name), why="a Python identifier is needed")
     _check_name(name, name.split("."))
 
 
 def _check_name(name: str, parts: list[str]) -> None:
-    """Names are what a program can write: `name`, or for a function also `group.name`."""
+    """Raise `InvalidName` unless each part is an identifier that a program can write."""
     if len(parts) > _NAME_PARTS_MAX or not all(
         part.isidentifier() and not keyword.iskeyword(part) and not part.startswith("__")
         for part in parts
@@ -287,14 +305,14 @@ def _check_name(name: str, parts: list[str]) -> None:
         raise InvalidName(what="host name", given=name, why=f"{parts[0]} is taken")
 
 
-# What a program asks for without a name of its own for it.
+# Groups of our own: the guest calls `text.slice` and others by these names.
 _OUR_GROUPS = frozenset({"text"})
 
 
-def _placed(
+def _number_texts(
     texts: Mapping[str, HostText | Mapping[str, HostText]],
 ) -> tuple[list[HostText], tuple[HostTextName, ...]]:
-    """Number the texts, those in dictionaries too."""
+    """Give each text a number, those in dictionaries too. Return the texts and their names."""
     held: list[HostText] = []
     names = []
     for name, text in texts.items():
@@ -306,7 +324,7 @@ def _placed(
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A recorded answer and what it was the answer to."""
+    """A recorded answer, with the digest and the fuel of the call that it answered."""
 
     request_sha256: str
     fuel: int
@@ -314,7 +332,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RecordedHost:
-    """Serves recorded answers by position, then hands over to a live host, if there is one."""
+    """Serve recorded answers by position; after the last one, pass calls on to the host `then`."""
 
     def __init__(self, answers: Sequence[Answer], *, then: Host) -> None:
         self._answers = answers
@@ -325,6 +343,7 @@ class RecordedHost:
         return self._then.names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Answer a call. Raise `ReplayDiverged` if its request or its fuel is not as recorded."""
         if call.index >= len(self._answers):
             return self._then.serve(call)
         answer = self._answers[call.index]
@@ -341,9 +360,10 @@ class RecordedHost:
 
 
 class Blocking:
-    """An answer that takes a thread of its own to make; the session calls it there.
+    """An answer that blocks while it is computed; the session calls it in a thread of its own.
 
-    It is awaitable only so that every host answers with bytes or something to wait for.
+    It is awaitable only by type, so that every host returns bytes or an awaitable. Awaiting it
+    raises `UsageError`.
     """
 
     def __init__(self, work: Callable[[], bytes]) -> None:
@@ -356,14 +376,15 @@ class Blocking:
         raise UsageError("a blocking host function is called in a thread, not awaited")
 
 
-# The record itself failed, or is another: that is not the program's to handle.
+# The record itself failed, or does not match. A program must not catch these, so they are raised.
 _NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
-# What a function fails with. Argument parsers and scripts exit, and an exit that is raised in a
-# thread or a task ends those that wait for it without an answer. Ctrl-C is raised in neither.
+# Failures of a host function. `SystemExit` is one of them, because argument parsers and scripts
+# raise it. In a thread or a task it would leave the waiting program without an answer. Ctrl-C does
+# not arrive in such a thread or task, so `KeyboardInterrupt` here was raised by the function.
 _FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
 
-def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
+def _call_function(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
         return encoded_reply(function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
@@ -372,8 +393,11 @@ def _called(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any
         return error_reply(error)
 
 
-class _Later:
-    """A call that begins when it is awaited: one that nobody waits for leaves nothing behind."""
+class _DeferredCall:
+    """A call that starts when it is awaited; if that never happens, there is nothing to clean up.
+
+    A coroutine that is never awaited would warn.
+    """
 
     def __init__(
         self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
@@ -381,10 +405,12 @@ class _Later:
         self._call = function, args, kwargs
 
     def __await__(self) -> Generator[Any, None, bytes]:
-        return _awaited(*self._call).__await__()
+        return _await_call(*self._call).__await__()
 
 
-async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
+async def _await_call(
+    function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> bytes:
     try:
         return encoded_reply(await function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
@@ -394,12 +420,12 @@ async def _awaited(function: Callable[..., Any], args: list[Any], kwargs: dict[s
 
 
 def encoded_reply(value: object) -> bytes:
-    """Encode what a host function returned."""
+    """Encode the result of a host function; an error reply if it cannot be encoded."""
     if type(value) is bytes:
         return b"3" + value
     if type(value) is HeldText:
         return b"4" + _encode([value.key, value.bytes, value.name])
-    # Long text is not worth quoting; short text is decoded faster as JSON than by another branch.
+    # Quoting a long text as JSON costs time. A short one the guest decodes faster as JSON.
     if type(value) is str and len(value) > 1_000:
         return text_reply(value)
     try:
@@ -421,8 +447,8 @@ def text_reply(value: str) -> bytes:
     return b"2" + value.encode("utf-8", "surrogatepass")
 
 
-# A path from a root of the file system, or of a user: in quotes it may hold blanks. An address of
-# the network is none: what stands before its slashes is part of it.
+# An absolute path, or one below a home directory. Inside quotes it may contain blanks. The path of
+# a URL does not match, because of the colon, letter or slash before it.
 _ROOT = r"(?:file://+|~\w*[/\\]|/|[A-Za-z]:[/\\]|\\\\)"
 _PATH = re.compile(
     rf"(?P<quote>['\"`])(?P<quoted>{_ROOT}[^'\"`\n]*)(?P=quote)"
@@ -431,7 +457,7 @@ _PATH = re.compile(
 
 
 def without_paths(message: str) -> str:
-    """Return a message with every absolute path in it cut to its last name."""
+    """Return a message in which each absolute path is cut to its last part."""
     return _PATH.sub(_last_name, message)
 
 
@@ -442,7 +468,7 @@ def _last_name(found: re.Match[str]) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return what an error says; one that cannot say anything fails in a call, not in a run."""
+    """Return the message of an error; "" if its `__str__` fails, which must not end the run."""
     try:
         return str(error)
     except Exception:
@@ -450,14 +476,15 @@ def _text_of(error: BaseException) -> str:
 
 
 def error_reply(error: BaseException) -> bytes:
-    """Encode a failure as a reply. Our own errors speak for themselves; others say their class.
+    """Encode a failure as a reply: its kind, and its message of at most 2,000 characters.
 
-    `told_as` is the kind that a program sees, where that is not the class.
+    The kind is the error's `told_as`, or else its class name. Messages of foreign errors begin with
+    the kind, and absolute paths in them are cut to the last part.
     """
     kind = getattr(error, "told_as", None) or type(error).__name__
     message = _text_of(error)
     if not isinstance(error, TallystickError):
-        # Nobody wrote it for the model: it may say where things lie on this machine.
+        # The message was not written for the model, and may contain paths of this machine.
         message = f"{kind}: {without_paths(message)}" if message else kind
     message = message[:_ERROR_CHARS_MAX] or kind
     body = {"kind": kind, "message": message}
@@ -467,5 +494,5 @@ def error_reply(error: BaseException) -> bytes:
 
 
 def call_digest(request: bytes) -> str:
-    """The SHA-256 by which a request is compared on replay."""
+    """Return the SHA-256 (hex) by which replay compares a request."""
     return hashlib.sha256(request).hexdigest()

@@ -1,9 +1,10 @@
-"""The head of an HTTP request that a program sends: read in one spelling, refused in any other.
+"""Parse the head of an HTTP request that a program sends, in one strict spelling only.
 
-The bridge and the proxy both stand between a program and something it must not reach. Whatever two
-readers could take in two ways is a way around them: a second length, a folded line, a line feed
-without its return, a control character. All of it is refused here, before anybody acts on it. How
-long a head may be is the caller's to limit, before it is read.
+The bridge and the proxy both stand between a program and something that it must not reach. If two
+parsers could read a head in two ways, a program could get around them. Examples are a second
+length, a folded line, a line feed without a carriage return, or a control character. All of these
+are refused here, before anything is done with the request. The caller limits the length of a head
+before it calls this module.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _LENGTH = re.compile(rb"[0-9]{1,15}")
 
 
 class MalformedHead(Exception):
-    """The head is not in the one spelling that is read."""
+    """The head is not in the one spelling that is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHead:
-    """A request line and its headers: names in small letters, values without space around them."""
+    """A request line and its headers: names in lower case, values without surrounding space."""
 
     method: str
     target: str
@@ -30,11 +31,14 @@ class RequestHead:
     headers: tuple[tuple[bytes, bytes], ...]
 
     def values(self, name: bytes) -> list[bytes]:
-        """Return what is given for a header, each time it is."""
+        """Return every value of a header, whose name is in lower case; empty if it is absent."""
         return [value for each, value in self.headers if each == name]
 
     def length(self) -> int | None:
-        """Return the length of the body, None if there is none. Two lengths are malformed."""
+        """Return the length of the body from Content-Length, None without that header.
+
+        Raise `MalformedHead` if the header occurs twice, or is not a number of at most 15 digits.
+        """
         given = self.values(b"content-length")
         if not given:
             return None
@@ -44,7 +48,7 @@ class RequestHead:
 
 
 def read_request_head(raw: bytes) -> RequestHead:
-    """Read a head, without the empty line that ends it."""
+    """Parse a head, without the empty line that ends it. Raise `MalformedHead` for any other."""
     first, *lines = raw.split(b"\r\n")
     request = _REQUEST.fullmatch(first)
     if request is None:

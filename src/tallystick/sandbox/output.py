@@ -1,8 +1,8 @@
-"""What a program prints: kept inline up to a cap, the rest in a file, counted to the byte.
+"""The output of a program: kept inline up to a limit, whole in a file beyond it, counted in bytes.
 
-When the next line would pass the cap of its stream, what was kept and all that follows go to a file
-of this execution, and the inline text ends with a line that says so. Partial output is kept however
-the program ends.
+If a stream passes its inline limit, all of it goes to a file of this execution, from its first
+byte. The inline text then ends with a line that says so. Partial output is
+kept, no matter how the program ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CUT_END = "]\n"
 
 
 class OutputOverflow(Exception):
-    """The program printed more than it may. `total` is what it tried to print."""
+    """The program printed more than its limit. `total` is the bytes that it tried to print."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)
@@ -31,8 +31,10 @@ class OutputOverflow(Exception):
 class OutputStream:
     """One stream: stdout or stderr.
 
-    With `whole`, what is beyond the cap goes there and not to a file: a program that is run again
-    needs no disk. `lost` is why it could not be kept when the program first ran.
+    At most `inline_max` bytes are kept inline; `place` names the file for a longer stream. With
+    `whole`, the stream is kept there and not in a file: a program that is run again needs no disk.
+    `lost` is why the file could not be kept when the program first ran. Without `keep`, bytes are
+    only counted.
     """
 
     def __init__(
@@ -58,21 +60,22 @@ class OutputStream:
 
     @property
     def truncated(self) -> bool:
+        """True if the stream is longer than the inline limit."""
         return self._keep and self.bytes_total > self._inline_max
 
     @property
     def path(self) -> Path | None:
-        """The file that holds the whole stream, if there is one."""
+        """The file with the whole stream; None if there is none, or it could not be written."""
         return self._path if self._file is not None and self._lost is None else None
 
     @property
     def whole(self) -> bytes | None:
-        """All of the stream, if it is kept in memory and more than is shown."""
+        """The whole stream, if it is kept in memory and is longer than the inline limit."""
         return bytes(self._whole or b"") if self._in_memory else None
 
     @property
     def kept(self) -> bool:
-        """Tell whether all of the stream is kept, and more than is shown."""
+        """True if the stream is longer than the inline limit, and all of it is kept."""
         return self.path is not None or self._in_memory
 
     @property
@@ -80,6 +83,7 @@ class OutputStream:
         return self._whole is not None and self._lost is None and self.truncated
 
     def write(self, data: bytes) -> None:
+        """Count the bytes and keep them. A file that fails is noted, and never raises."""
         self.bytes_total += len(data)
         if not self._keep:
             return
@@ -94,16 +98,17 @@ class OutputStream:
             self._inline += data[:room]
 
     def text(self, place: int | None = None) -> str:
-        """The inline text, with its closing line if it was cut.
+        """Close the stream and return its inline text, with a last line if it was cut.
 
-        `place` is where later programs find the whole, in `outputs`; None if they do not.
+        `place` is the index in `outputs` where later programs find the whole stream; None if they
+        do not. A cut text ends after a whole line, unless it has none.
         """
         self.close()
         if not self.truncated:
             return self._inline.decode("utf-8", "replace")
         whole_lines = self._inline.rfind(b"\n") + 1
         kept = self._inline[:whole_lines] if whole_lines else self._inline
-        # The program's author reads this; where the host keeps files is not for them.
+        # The model reads this line, so it must not contain a path of the host.
         where = "the whole is kept in a file"
         if not self.kept:
             where = f"{_LOST}{self._lost}"
@@ -115,6 +120,7 @@ class OutputStream:
         return f"{shown}{gap}[output cut: {self.bytes_total:,} bytes in all; {where}{_CUT_END}"
 
     def close(self) -> None:
+        """Close the file, if there is one. If that fails, its content counts as lost."""
         if self._file is not None and not self._file.closed:
             try:
                 self._file.close()
@@ -123,7 +129,7 @@ class OutputStream:
 
     def _spill(self) -> None:
         assert self._place is not None
-        # A name is made for the few programs that need one.
+        # The name is computed here, not earlier: few programs need a file.
         self._path = self._place()
         try:
             make_private(self._path.parent)
@@ -142,14 +148,17 @@ class OutputStream:
 
 
 def lost_output(shown: str) -> str:
-    """Return why the rest of a stream was not kept, from its text as it is shown; "" if it was."""
+    """Return why the rest of a stream was lost, read from its inline text; "" if it was not."""
     last = shown[shown.rstrip("\n").rfind("\n") + 1 :]
     _, found, why = last.partition(f" bytes in all; {_LOST}")
     return why.removesuffix(_CUT_END) if found and last.startswith("[output cut: ") else ""
 
 
 def remove_output(path: Path) -> None:
-    """Remove a file of output. Warn if that fails: the output itself is kept, or not wanted."""
+    """Remove a file of output. If that fails, warn with `CleanUpWarning` and go on.
+
+    Nothing is lost then: the output was already stored elsewhere, or is not wanted.
+    """
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -167,17 +176,21 @@ class ProgramOutput:
 
     @property
     def bytes_total(self) -> int:
+        """The bytes that were printed to both streams together."""
         return self.stdout.bytes_total + self.stderr.bytes_total
 
     def discard(self) -> None:
-        """Do away with what was kept in files: nobody will hear of it."""
+        """Close both streams and remove their files, because no result will refer to them."""
         for stream in (self.stdout, self.stderr):
             stream.close()
             if stream.path is not None:
                 remove_output(stream.path)
 
     def write(self, handle: int, data: bytes) -> None:
-        """Take what was printed, up to the total; beyond it the program has to end."""
+        """Write to a stream (1 is stdout, anything else stderr), up to the common limit.
+
+        Raise `OutputOverflow` if `data` goes beyond it; the part that fits is kept.
+        """
         room = self._bytes_max - self.bytes_total
         stream = self.stdout if handle == 1 else self.stderr
         stream.write(data[:room] if len(data) > room else data)

@@ -1,7 +1,8 @@
-"""The sandbox port: what runs a program, under which limits, and what came of it.
+"""The port between runs and sandboxes: its protocols, and the values that cross it.
 
-A backend knows nothing of ledgers, models or budgets. A program's own failure is a result; the
-backend raises only when it is itself broken or was asked for what it cannot do.
+A program goes in with its limits; an `ExecutionResult` comes out. A backend knows nothing of
+ledgers, models or budgets. A program's own failure is a result. The backend raises only if it is
+itself broken, or if it was asked for something that it cannot do.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from tallystick.core.records import (
 )
 from tallystick.sandbox.snapshot import SessionImage
 
-# The name that leaves the choice of a backend to us.
+# The backend name that lets tallystick choose the backend.
 AUTO = "auto"
 
-# How the lines begin that say that the compilation of a sandbox starts, and that it has ended. It
-# takes five to twenty seconds; whoever shows the lines may show in between that something happens.
+# The first words of the two lines that report a compilation: one when it starts, one when it has
+# ended. It takes five to twenty seconds, so a client may show progress between the two lines.
 COMPILING = "compiling the sandbox"
 COMPILED = "the sandbox was compiled in"
 
-# How a program ended. `finished` is its own end, with or without an error; the others came from
-# outside, and the namespace is then the one before the program.
+# How a program ended. `finished` is its own end, with or without an error. The others stopped it
+# from outside; the variables are then those from before the program.
 Stop = Literal[
     "finished",
     "fuel",
@@ -56,7 +57,10 @@ def _check_limit(field: str, value: object) -> None:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one program may use. Exactly at a limit is allowed; zero means none at all."""
+    """The limits of one program. Exactly at a limit is allowed; zero means none at all.
+
+    Raises `InvalidLimit` for a limit that is not a whole number, or is negative.
+    """
 
     fuel: int = 200_000_000_000
     memory_bytes: int = 256 * 1024 * 1024
@@ -72,12 +76,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a program is run again from its record.
+    """The recorded part of a program that is run again.
 
-    `fuel` is what the program had used there: past it, the program has diverged. `calls` is how
-    many recorded answers it gets before it continues live; None if its end is on the record. No
-    time limit counts until then: what a program does again does not depend on the clock.
-    `lost` is why the rest of stdout and of stderr was not kept then, "" if it was or was not long.
+    `fuel` is what the program had used at the end of that part: if it uses more, it has diverged.
+    `calls` is the number of recorded answers it gets before it continues live; None if its end is
+    recorded too. Until then no time limit counts: a repeated program does not depend on the clock.
+    `lost` says, for stdout and stderr, why output over the inline limit was not kept; "" if it was
+    kept, or if there was none.
     """
 
     fuel: int
@@ -86,13 +91,14 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how one program runs.
+    """The surroundings and the limits of one program.
 
-    `timeout_ms` is the time the program itself may be active; waiting for the host does not count.
-    `deadline_ms` counts everything. `max_output_bytes` is what is kept inline of each stream; the
-    rest goes to a file, up to `limits.output_bytes` for both streams together. `outputs_before` is
-    how many such files of earlier programs are kept in `outputs`; None if there is no such name.
-    `rerun` is given for a program that is run again from its record, by a backend that can do so.
+    `timeout_ms` limits the time that the program itself is active; waiting for the host does not
+    count. `deadline_ms` counts everything. `max_output_bytes` of each stream are kept inline. A
+    longer stream goes to a file, up to `limits.output_bytes` for both streams together.
+    `outputs_before` is the number of such files that the program finds in `outputs`; None if it has
+    no such name. `rerun` is set for a program that is run again from its record; only some backends
+    can do that. Raises `InvalidLimit` for a limit that is not a whole number, or is negative.
     """
 
     session_id: str
@@ -121,7 +127,7 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a program did not end well, in terms its author can use."""
+    """The reason why a program failed or was stopped, in terms that its author can use."""
 
     kind: str
     message: str
@@ -129,7 +135,7 @@ class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program did use."""
+    """The amounts that a program used."""
 
     fuel: int = 0
     wall_ms: int = 0
@@ -141,8 +147,8 @@ class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One host call as it happened: enough to compare it, not to repeat it.
 
-    Not tracked by the collector, like the other records made for each call: thousands of them
-    would have it look at the whole process again and again.
+    `gc=False`, like the other records made for each call: thousands of tracked objects would make
+    the garbage collector scan the whole process again and again.
     """
 
     index: int
@@ -155,7 +161,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a program."""
+    """The result of a program: its output, its error or value, and what it used."""
 
     stdout: str = ""
     stderr: str = ""
@@ -173,19 +179,22 @@ class ExecutionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def succeeded(self) -> bool:
-        """True for exit code 0 without a timeout."""
+        """True if the exit code is 0 and the program was not stopped by a time limit."""
         return self.exit_code == 0 and not self.timed_out
 
     @classmethod
     def success(cls, stdout: str) -> ExecutionResult:
+        """Return the result of a program that ended well and printed `stdout`."""
         return cls(stdout=stdout)
 
     @classmethod
     def failure(cls, stderr: str, exit_code: int) -> ExecutionResult:
+        """Return the result of a program that ended by itself with this exit code."""
         return cls(stderr=stderr, exit_code=exit_code)
 
     @classmethod
     def timeout(cls, partial_stdout: str, partial_stderr: str) -> ExecutionResult:
+        """Return the result of a program that was stopped by its time limit, with exit code -1."""
         return cls(
             stdout=partial_stdout, stderr=partial_stderr, exit_code=-1, timed_out=True, stop="wall"
         )
@@ -199,7 +208,7 @@ class HostName(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostTextName(msgspec.Struct, frozen=True, kw_only=True):
-    """A text as the program sees it: under a name, or under a key of a dictionary of that name."""
+    """A text as the program sees it: under a name, or as an entry `key` of a dictionary `name`."""
 
     name: str
     key: str | None = None
@@ -210,12 +219,12 @@ class HostTextName(msgspec.Struct, frozen=True, kw_only=True):
 class HostNames(msgspec.Struct, frozen=True, kw_only=True):
     """The names a program finds in its namespace.
 
-    `values` are JSON values, copied into the guest. `texts` stay on the host; several with one name
-    and a key each are a dictionary of texts. With `answering` a program also has `answer`, `FINAL`,
-    `FINAL_VAR` and `SHOW_VARS`; what it answers is in the result's metadata. `views` are made in
-    the guest from the values when a program names them; `files` are values that can be opened:
-    file name, variable, and key if the variable is a dictionary. `key` is the digest by which two
-    sets of names are compared.
+    `values` are JSON values, copied into the guest. `texts` stay on the host; several with the same
+    name and a key each are a dictionary of texts. With `answering`, a program also has `answer`,
+    `FINAL`, `FINAL_VAR` and `SHOW_VARS`; its answer is in the result's metadata. `views` are
+    computed in the guest from the values, when a program first uses them. `files` are values that
+    a program can open: file name, variable, and key if the variable is a dictionary. `key` is the
+    digest by which two sets of names are compared.
     """
 
     key: str = ""
@@ -228,10 +237,10 @@ class HostNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A program asking the host for something.
+    """One call from a program to a function of the host.
 
-    `index` counts from zero in each program. `fuel` is what the program had used by then: together
-    with the request it is what a replay is compared by.
+    `index` counts from zero in each program. `fuel` is what the program had used at the call. A
+    replay compares the request and the fuel.
     """
 
     index: int
@@ -241,50 +250,65 @@ class HostCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Host(Protocol):
-    """Answers host calls with encoded replies (`tallystick.sandbox.host` makes them).
+    """Answer host calls with encoded replies (`tallystick.sandbox.host` encodes them).
 
-    `serve` is called in the program's own thread. Bytes are the answer; an awaitable is awaited on
-    the event loop while the program waits without holding a slot.
+    `serve` is called in the program's own thread. If it returns bytes, they are the answer. An
+    awaitable is awaited on the event loop, while the program waits without holding a slot.
     """
 
     @property
     def names(self) -> HostNames: ...
 
-    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]: ...
+    def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Return the encoded reply to a call, or an awaitable of it."""
+        ...
 
 
 class SandboxSession(Protocol):
-    """A namespace that lives from program to program. One program at a time."""
+    """An interpreter that keeps its variables from program to program, and runs one at a time."""
 
     @property
     def session_id(self) -> str: ...
 
     async def execute(
         self, program: str | bytes, *, context: ExecutionContext, host: Host
-    ) -> ExecutionResult: ...
+    ) -> ExecutionResult:
+        """Run one program, and return its result, whether it succeeded or not.
 
-    def cancel(self) -> None: ...
+        Raise only if the sandbox itself fails, or was asked for something that it cannot do.
+        """
+        ...
 
-    async def close(self) -> None: ...
+    def cancel(self) -> None:
+        """Stop the running program, if there is one."""
+        ...
+
+    async def close(self) -> None:
+        """Free the interpreter. Closing twice is harmless."""
+        ...
 
 
 class Sandbox(Protocol):
-    """A backend: opens sessions and says what it can do."""
+    """A backend that opens interpreters and tests its own capabilities."""
 
     @property
     def name(self) -> str: ...
 
-    async def open(self, *, session_id: str, seed: int = 0) -> SandboxSession: ...
-
-    async def self_test(self) -> Sequence[tuple[str, str | None]]:
-        """Try each capability here and now: (capability, None if proven or why not)."""
+    async def open(self, *, session_id: str, seed: int = 0) -> SandboxSession:
+        """Open a new interpreter, whose random numbers come from `seed`."""
         ...
 
-    async def close(self) -> None: ...
+    async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Try each capability on this machine. Return (capability, None or why it failed)."""
+        ...
+
+    async def close(self) -> None:
+        """Free what all interpreters of the sandbox share."""
+        ...
 
 
 class Identity(NamedTuple):
-    """What a run records of where its programs run: the backend, its guest, its engine."""
+    """The backend of a run as the run records it: its name, its guest and its engine."""
 
     backend: str
     guest: str
@@ -292,28 +316,30 @@ class Identity(NamedTuple):
 
 
 class Keeper(Protocol):
-    """Keeps for a run what its programs leave. What cannot be kept or read is a `BackendError`."""
+    """Store what the programs of a run leave. Each method raises `BackendError` if it cannot."""
 
     def keep(self, source: bytes, /, *, media_type: str, label: str) -> AttachmentRef:
-        """Keep bytes, which the next records of the run refer to."""
+        """Store bytes as an attachment, for the next records of the run to refer to."""
         ...
 
-    def read(self, ref: AttachmentRef, /) -> bytes: ...
+    def read(self, ref: AttachmentRef, /) -> bytes:
+        """Return the bytes of an attachment of the run."""
+        ...
 
     def keep_snapshot(self, pieces: Iterable[bytes], /) -> AttachmentRef | None:
-        """Keep an interpreter in place of the last one; None where the run keeps none."""
+        """Store an interpreter in place of the last one; return None if the run keeps none."""
         ...
 
-    def read_snapshot(
-        self, ref: AttachmentRef, /
-    ) -> AbstractContextManager[Iterable[bytes], None]: ...
+    def read_snapshot(self, ref: AttachmentRef, /) -> AbstractContextManager[Iterable[bytes], None]:
+        """Open a stored interpreter, to be read piece by piece."""
+        ...
 
 
 class Programs(Protocol):
-    """Where the programs of one run are run, whichever backend that is.
+    """Run the programs of one run, in any backend.
 
-    With `repeatable`, a program is run again on its record and does the same; else each is an
-    effect, and is served whole wherever it is recorded.
+    If `repeatable` is True, a recorded program is run again on its recorded answers and does the
+    same. Otherwise each program is an effect: a recorded one is served from its record, whole.
     """
 
     @property
@@ -326,7 +352,10 @@ class Programs(Protocol):
     def session_id(self) -> str: ...
 
     async def restore(self, history: History) -> int:
-        """Stand after the last program that can be gone on from. Return its number, 0 for none."""
+        """Load the state after the last program whose state was kept and can be loaded.
+
+        Return the number (the intent) of that program, 0 if there is none.
+        """
         ...
 
     async def execute(
@@ -338,31 +367,34 @@ class Programs(Protocol):
         host: Host,
         attempted: Callable[[NetworkAttempted], None],
     ) -> ExecutionResult:
-        """Run a program. `attempted` hears of what it tries to reach, before it is let through."""
+        """Run a program. Call `attempted` for each connection it tries, before it is allowed."""
         ...
 
     async def keep(
         self, finished: ProgramFinished, *, fuel_saved: int
     ) -> SnapshotTaken | FilesKept | None:
-        """Keep what a program left, so that another process can go on from it; None if nothing is.
+        """Store what a program left, for a resume by another process; None if nothing is stored.
 
-        What can be had by running programs again is kept once that would take `fuel_saved`.
+        A repeatable backend stores its interpreter only if repeating the programs since the last
+        snapshot would take at least `fuel_saved`.
         """
         ...
 
     async def image(self) -> SessionImage | None:
-        """Return what the next run of a session goes on from; None if nothing has changed."""
+        """Return the state that the next run of a session starts from; None if unchanged."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free the interpreter or the box. Closing twice is harmless."""
+        ...
 
 
-# What an interpreter says of a program that it ran, as both sandboxes read it.
+# The report of an interpreter on a program that it ran, as both sandboxes read it.
 #
-# It is the program's word: types are checked, lengths are cut, and nothing more is believed.
+# A program can forge this report, so it is not trusted: types are checked and lengths are cut.
 
 
-# What a program that was ended from outside is told to have failed by.
+# The error kind of a program that was stopped from outside.
 KINDS: dict[Stop, str] = {
     "fuel": "FuelExhausted",
     "memory": "MemoryExhausted",
@@ -373,15 +405,15 @@ KINDS: dict[Stop, str] = {
     "cancelled": "Cancelled",
     "trap": "InterpreterTrap",
 }
-# The exit code of what did not come to its end.
+# The exit code of a program that did not reach its own end.
 NOT_RUN = -1
 _NAMES_MAX = 100
 _NAME_CHARS_MAX = 200
 _ASSIGNED_CHARS_MAX = 4_000
 
 
-class Said(msgspec.Struct, kw_only=True):
-    """The result of a program."""
+class ProgramReport(msgspec.Struct, kw_only=True):
+    """The report of an interpreter on one program. A program can forge it."""
 
     ok: bool
     value: str | None = None
@@ -396,8 +428,8 @@ class Said(msgspec.Struct, kw_only=True):
     answer: str | None = None
 
 
-class _LongSaid(Said, kw_only=True):
-    """The same of a long result. Its lists are read only if they are short."""
+class _LongReport(ProgramReport, kw_only=True):
+    """The same report, if it is long. Its lists stay encoded until their length is known."""
 
     restored: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
     kept: msgspec.Raw = msgspec.Raw(b"[]")  # type: ignore[assignment]
@@ -405,13 +437,17 @@ class _LongSaid(Said, kw_only=True):
 
 _LISTS_BYTES_MAX = 65_536
 _LONG_BYTES_MIN = 1024 * 1024
-_decode = msgspec.json.Decoder(Said).decode
-_decode_long = msgspec.json.Decoder(_LongSaid).decode
+_decode = msgspec.json.Decoder(ProgramReport).decode
+_decode_long = msgspec.json.Decoder(_LongReport).decode
 _decode_names = msgspec.json.Decoder(list[str]).decode
 
 
-def _read(result: bytes) -> Said:
-    """Decode a result. In a long one, lists are bounded: an item takes many times its bytes."""
+def _read(result: bytes) -> ProgramReport:
+    """Decode a report. In a long one, a list of over 65,536 bytes is dropped.
+
+    A decoded item takes many times its encoded bytes, so a forged list could fill the host's
+    memory.
+    """
     if len(result) < _LONG_BYTES_MIN:
         return _decode(result)
     said = _decode_long(result)
@@ -419,35 +455,37 @@ def _read(result: bytes) -> Said:
         name: _decode_names(raw) if len(raw) <= _LISTS_BYTES_MAX else []
         for name, raw in (("restored", said.restored), ("kept", said.kept))
     }
-    whole = {name: getattr(said, name) for name in Said.__struct_fields__}
-    return Said(**whole | lists)
+    whole = {name: getattr(said, name) for name in ProgramReport.__struct_fields__}
+    return ProgramReport(**whole | lists)
 
 
-def read_said(result: bytes | None, *, bytes_max: int | None = None) -> Said | None:
-    """Read the interpreter's result; None if it is none.
+def read_report(result: bytes | None, *, bytes_max: int | None = None) -> ProgramReport | None:
+    """Read the report of the interpreter; return None if the bytes are no such report.
 
-    A program can forge it. So its texts are cut to what the interpreter itself would send, and with
-    `bytes_max` to what is left of the output limit; an error keeps its first kilobyte in any case.
+    A program can forge it, so its texts are cut to the length that the interpreter itself would
+    send. With `bytes_max`, the rest of the output limit, they are cut to that as well; an error
+    always keeps its first kilobyte. The answer is not cut.
     """
     try:
         said = _read(result or b"")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     room = _VALUE_BYTES_MAX if bytes_max is None else min(bytes_max, _VALUE_BYTES_MAX)
-    told = min(max(room, _ERROR_BYTES_LEAST), _ERROR_BYTES_MAX)
-    said.kind = _cut(said.kind, _ERROR_BYTES_LEAST)
-    said.capability = _cut(said.capability, _ERROR_BYTES_LEAST)
-    said.message, said.traceback = _cut(said.message, told), _cut(said.traceback, told)
+    error_room = min(max(room, _ERROR_BYTES_LEAST), _ERROR_BYTES_MAX)
+    said.kind = _cut_text(said.kind, _ERROR_BYTES_LEAST)
+    said.capability = _cut_text(said.capability, _ERROR_BYTES_LEAST)
+    said.message = _cut_text(said.message, error_room)
+    said.traceback = _cut_text(said.traceback, error_room)
     if said.value is not None:
-        said.value = _cut(said.value, room)
+        said.value = _cut_text(said.value, room)
     if said.assigned is not None:
         name, value = said.assigned
-        said.assigned = (_cut(name, room), _cut(value, room))
+        said.assigned = (_cut_text(name, room), _cut_text(value, room))
     return said
 
 
-def _cut(text: str, bytes_max: int) -> str:
-    """Return as much of a text as fits into so many bytes of UTF-8, marked where it is cut."""
+def _cut_text(text: str, bytes_max: int) -> str:
+    """Cut a text to at most `bytes_max` bytes of UTF-8; "..." marks the place."""
     if 4 * len(text) <= bytes_max:
         return text
     raw = text.encode("utf-8", "surrogatepass")
@@ -463,8 +501,11 @@ _VALUE_BYTES_MAX = 4 * 65_536 + 100
 _ERROR_BYTES_LEAST, _ERROR_BYTES_MAX = 1_024, 4 * 16_384 + 100
 
 
-def metadata_of(said: Said | None, *, finished: bool) -> dict[str, object]:
-    """What goes with a result beside its output; an answer only of what came to its own end."""
+def metadata_of(said: ProgramReport | None, *, finished: bool) -> dict[str, object]:
+    """Return the metadata of a result from the interpreter's report; empty without a report.
+
+    The assigned variable and the answer count only if the program reached its own end, `finished`.
+    """
     metadata: dict[str, object] = {}
     if said is None:
         return metadata

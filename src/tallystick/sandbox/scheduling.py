@@ -1,4 +1,4 @@
-"""Programs side by side: slots, threads, what a token cancels, and when long work stops."""
+"""Run programs side by side: slots, threads, cancellation tokens, and checks in long work."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar, cast
 
 from tallystick.core.errors import UsageError
 
-# Long work done for a program in its own thread asks here whether it shall stop.
+# Long work for a program calls `check` now and then, which raises if the program has to end.
 #
-# The check is per thread, since texts and host functions are shared by sessions and the program
-# whose call is being served is the one this thread runs.
+# The check belongs to the thread, not to the text or the function: sessions share those, while a
+# thread serves one program at a time.
 
 
 class _Watch(threading.local):
@@ -27,14 +27,17 @@ _watch = _Watch()
 
 
 def check() -> None:
-    """Raise if the program that this thread serves has to end."""
+    """Raise if the program that this thread serves has to end; do nothing in other threads.
+
+    The exception is that of the function given to `watched_by`.
+    """
     if _watch.check is not None:
         _watch.check()
 
 
 @contextlib.contextmanager
 def watched_by(look: Callable[[], None]) -> Iterator[None]:
-    """Make `look` the check of this thread."""
+    """Make `look` the check of this thread, until the block ends."""
     before, _watch.check = _watch.check, look
     try:
         yield
@@ -42,17 +45,17 @@ def watched_by(look: Callable[[], None]) -> Iterator[None]:
         _watch.check = before
 
 
-# What can be cancelled by a token, while it runs.
+# Programs that can be cancelled by a token while they run.
 
 
-class Cancels:
-    """The programs of a sandbox that somebody can end by a token."""
+class CancellationTokens:
+    """The running programs of a sandbox that a caller can cancel by a token."""
 
     def __init__(self) -> None:
         self._by_token: dict[str, Callable[[], None]] = {}
 
     def cancel(self, cancellation_token: str) -> bool:
-        """End what runs with this token in its context. Says whether there was anything."""
+        """Cancel the program with this token in its context. Return False if there is none."""
         cancel = self._by_token.get(cancellation_token)
         if cancel is not None:
             cancel()
@@ -61,11 +64,14 @@ class Cancels:
     def cancellable(
         self, token: str | None, cancel: Callable[[], None]
     ) -> contextlib.AbstractContextManager[None]:
-        """Let `cancel` be called by a token for a while."""
-        return contextlib.nullcontext() if token is None else self._registered(token, cancel)
+        """Call `cancel` if the token is cancelled before the block ends. None is no token.
+
+        On entry, raise `UsageError` if another program uses the token.
+        """
+        return contextlib.nullcontext() if token is None else self._register(token, cancel)
 
     @contextlib.contextmanager
-    def _registered(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
+    def _register(self, token: str, cancel: Callable[[], None]) -> Iterator[None]:
         if token in self._by_token:
             raise UsageError(f"cancellation token {token!r} is in use by another program")
         self._by_token[token] = cancel
@@ -75,18 +81,18 @@ class Cancels:
             del self._by_token[token]
 
 
-# How many programs may be active at once, first come first served.
+# Slots limit how many programs are active at once; the first to ask is the first to get one.
 #
-# A program holds a slot only while its own code runs. It gives the slot back while it waits for the
-# host, so programs that wait for each other cannot deadlock on slots, and it passes the slot on
-# when it has had its share and others wait.
+# A program holds a slot only while its own code runs. It releases the slot while it waits for the
+# host, so programs that wait for each other cannot deadlock on slots. It also passes the slot on
+# after its share of time, if others wait.
 
 
 _SHARE_SECONDS = 0.1
 
 
-class Turn:
-    """A place in the queue. Woken when its slot has come, or by whoever ends the wait."""
+class SlotRequest:
+    """One request in the queue for slots. It is woken when granted, or to end its wait."""
 
     __slots__ = ("_woken", "granted")
 
@@ -102,62 +108,69 @@ class Turn:
 
 
 class Slots:
-    """A fair, counted gate."""
+    """A fair, counted gate. Methods may be called from any thread."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ValueError("at least one slot is needed")
         self._free = count
-        self._queue: collections.deque[Turn] = collections.deque()
+        self._queue: collections.deque[SlotRequest] = collections.deque()
         self._guard = threading.Lock()
 
     @property
     def waiting(self) -> int:
-        """How many programs wait for a slot."""
+        """The number of programs that wait for a slot."""
         return len(self._queue)
 
     def try_acquire(self) -> bool:
-        """Take a slot if one is free and nobody waits."""
+        """Take a slot and return True if one is free and no program waits; else return False."""
         with self._guard:
             if self._free and not self._queue:
                 self._free -= 1
                 return True
             return False
 
-    def acquire(self, turn: Turn | None = None, *, seconds: float = threading.TIMEOUT_MAX) -> bool:
-        """Wait for a slot. False if the time is over, or if the turn was woken without one."""
-        turn = turn or Turn()
+    def acquire(
+        self, request: SlotRequest | None = None, *, seconds: float = threading.TIMEOUT_MAX
+    ) -> bool:
+        """Wait for a slot. Return False if the time is over, or `request` was woken without one."""
+        request = request or SlotRequest()
         with self._guard:
             if self._free and not self._queue:
                 self._free -= 1
                 return True
-            self._queue.append(turn)
-        turn.wait(seconds)
+            self._queue.append(request)
+        request.wait(seconds)
         with self._guard:
-            if not turn.granted:
-                self._queue.remove(turn)
-            return turn.granted
+            # `release` may have granted the slot after the wait ended, so only this flag decides.
+            if not request.granted:
+                self._queue.remove(request)
+            return request.granted
 
     def release(self) -> None:
-        """Give the slot back; the longest waiting gets it."""
+        """Release a slot. The program that has waited longest gets it."""
         with self._guard:
             if self._queue:
-                turn = self._queue.popleft()
-                turn.granted = True
-                turn.wake()
+                request = self._queue.popleft()
+                request.granted = True
+                request.wake()
             else:
                 self._free += 1
 
     def used_up(self, since: float) -> bool:
-        """Say whether who got the slot at `since` should pass it on."""
+        """Return True if a slot taken at `since` (monotonic seconds) should be passed on.
+
+        That is after 0.1 s, and only if a program waits.
+        """
         return bool(self._queue) and time.monotonic() - since > _SHARE_SECONDS
 
 
-# Threads for programs: as many as there are programs, kept for the next one.
+# Threads for programs: as many as there are programs, reused by the next ones.
 #
-# A program that waits for the host occupies its thread, so their number has no bound of its own;
-# what is bounded is how many are active (`Slots`). The stack is set explicitly: guest frames live
-# on it, and the default of a small system would end the process instead of the program.
+# A program that waits for the host occupies its thread, so the number of threads has no limit of
+# its own; `Slots` limits how many are active. The stack size is set explicitly, because guest
+# frames live on it. With a small default of the system, deep recursion would crash the process
+# instead of ending the program.
 
 
 _STACK_BYTES = 16 * 1024 * 1024
@@ -168,10 +181,10 @@ Result = TypeVar("Result")
 
 
 class Work(Generic[Result]):
-    """Work in a thread. Whoever waits for its outcome may leave; the thread goes on to its end.
+    """Work in a thread, with its outcome as a future on `loop`.
 
-    That is what `asyncio.shield` would give, at the price of a second future and a further turn of
-    the loop for every program.
+    If the waiting task is cancelled, the thread still runs to its end. `asyncio.shield` would give
+    the same, but with a second future and another iteration of the loop for every program.
     """
 
     __slots__ = ("_left", "loop", "outcome", "over", "work")
@@ -183,14 +196,14 @@ class Work(Generic[Result]):
         self.over = False
         self._left: asyncio.Future[None] | None = None
 
-    async def ended(self) -> None:
-        """Wait for the end of the thread's part, also after the outcome was cancelled."""
+    async def wait_until_over(self) -> None:
+        """Wait until the thread is done, even if the outcome was cancelled. Raise nothing of it."""
         if not self.over:
             self._left = self.loop.create_future()
             await self._left
 
     def deliver(self, result: object, error: BaseException | None) -> None:
-        """Hand over what came of it. Called on the loop."""
+        """Set the outcome, unless it was cancelled, and wake `ended`. To be called on the loop."""
         self.over = True
         if self._left is not None and not self._left.done():
             self._left.set_result(None)
@@ -203,7 +216,7 @@ class Work(Generic[Result]):
 
 
 class ProgramThreads:
-    """A pool without a limit."""
+    """A thread pool without a limit on its size."""
 
     def __init__(self) -> None:
         self._idle: list[queue.SimpleQueue[Any]] = []
@@ -214,19 +227,22 @@ class ProgramThreads:
     def run(self, work: Callable[[], Result]) -> Work[Result]:
         """Run `work` in a thread of the pool. To be called on the loop that awaits the outcome.
 
-        The outcome goes straight to that loop: the two futures and callbacks of
-        `run_in_executor` cost a short program a fifth of its time.
+        Raise `UsageError` if the pool is closed. Not `run_in_executor`: its two futures and
+        callbacks would cost a short program a fifth of its time.
         """
         made = Work(work, asyncio.get_running_loop())
         with self._guard:
             if self._closed:
                 raise UsageError("the sandbox is closed")
-            inbox = self._idle.pop() if self._idle else self._started()
+            inbox = self._idle.pop() if self._idle else self._start_thread()
         inbox.put(made)
         return made
 
     def close(self) -> None:
-        """End the idle threads and wait for them. Busy ones end with their program."""
+        """End the idle threads, and wait up to 1 s for each thread. Busy ones end later.
+
+        They end with their program.
+        """
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -236,11 +252,12 @@ class ProgramThreads:
         for thread in threads:
             thread.join(timeout=_CLOSE_SECONDS)
 
-    def _started(self) -> queue.SimpleQueue[Any]:
+    def _start_thread(self) -> queue.SimpleQueue[Any]:
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         thread = threading.Thread(
             target=self._serve, args=(inbox,), name="tally-program", daemon=True
         )
+        # The stack size is a setting of the whole process, so two starts must not overlap.
         with _stack_size_guard:
             before = threading.stack_size(_STACK_BYTES)
             try:
@@ -261,7 +278,7 @@ class ProgramThreads:
                 closed = self._closed
                 if not closed:
                     self._idle.append(inbox)
-            # A loop that is closed by now has nobody left who waits.
+            # If the loop is closed by now, no task waits for the outcome any more.
             with contextlib.suppress(RuntimeError):
                 item.loop.call_soon_threadsafe(item.deliver, result, error)
             del item, result, error

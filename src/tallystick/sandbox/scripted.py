@@ -1,4 +1,4 @@
-"""A sandbox that does what a script says: for tests of what stands around a sandbox."""
+"""A sandbox that follows a script, for tests of the code around a sandbox."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tallystick.sandbox.port import (
 
 
 class Scripted(msgspec.Struct, frozen=True, kw_only=True):
-    """What one program will do: ask the host for these, then end with this result."""
+    """The script of one program: make these host calls, then end with this result."""
 
     calls: Sequence[tuple[str, Sequence[object]]] = ()
     result: ExecutionResult = ExecutionResult()
 
 
 class ScriptedSession:
-    """Plays the script, one step a program, whatever the program says."""
+    """Play the script, one entry for each program; the text of the program has no effect."""
 
     def __init__(self, session_id: str, script: Iterator[Scripted]) -> None:
         self._session_id = session_id
@@ -43,6 +43,10 @@ class ScriptedSession:
     async def execute(
         self, program: str | bytes, *, context: ExecutionContext, host: Host
     ) -> ExecutionResult:
+        """Make the host calls of the next entry and return its result.
+
+        Each call counts as one unit of fuel. Raise `SandboxError` if the script is at its end.
+        """
         step = next(self._script, None)
         if step is None:
             raise SandboxError("the script has no more programs")
@@ -70,14 +74,14 @@ class ScriptedSession:
         return msgspec.structs.replace(step.result, calls=tuple(records), charge=charge)
 
     def cancel(self) -> None:
-        """A script does not wait, so there is nothing to end."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 class ScriptedSandbox:
-    """Opens sessions that share one script."""
+    """Open sessions that share one script."""
 
     name = "scripted"
 
@@ -85,13 +89,15 @@ class ScriptedSandbox:
         self._script = iter(script)
 
     async def open(self, *, session_id: str, seed: int = 0) -> ScriptedSession:
+        """Open a session that takes the next entries of the script. `seed` is not used."""
         return ScriptedSession(session_id, self._script)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Return nothing, because there is nothing to test."""
         return []
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 _session: type[SandboxSession] = ScriptedSession

@@ -1,21 +1,23 @@
-"""Snapshots: the interpreter's memory as pages, as one run of bytes, and kept in memory.
+"""Snapshots: interpreter memory as pages, its encoding as bytes, and a store in memory.
 
     16 bytes  magic
      4 bytes  format, then 4 bytes length of the header, both big-endian
      header   canonical JSON: the snapshot's identity, the guest, the state, the pages' places
      the rest the pages, one after another, as one raw deflate stream
 
-Rule 1: written and read piece by piece. Beside the image itself, memory holds a piece or two.
-Rule 2: hostile until parsed. Nothing is unpacked beyond what the header says, the header is bounded
-before it is read, and whatever is not exactly what `packed` writes is a `StoreError`.
-Rule 3: bytes are not checked against a digest here. Whoever keeps them does that.
+Rule 1: snapshots are written and read piece by piece. Besides the image itself, memory holds one
+or two pieces.
+Rule 2: a snapshot is hostile until parsed. The size of the header is limited before it is read. No
+more is unpacked than the header declares. Anything that `packed` would not write is a `StoreError`.
+Rule 3: bytes are not checked against a digest here. The store that keeps them does that.
 
-Deflate costs as much as the bytes that it cannot make fewer: pages of objects halve, at 60 MB/s;
-pages of repetitive data shrink to a tenth, five times as fast. So a group of pages is deflated only
-if a page out of its middle becomes an eighth; else it is stored, in the same stream. Measured, 9.7
-MB of objects: 11 ms and 9.6 MB instead of 167 ms and 4.6 MB, unpacked in 5 ms instead of 59; 138 MB
-of repetitive text: 219 ms and 15 MB instead of 493 ms and 9 MB. Rejected: level 1 for all of it,
-since a session is kept anew after every program; nothing at all, since 138 MB are not 15.
+The time of deflate depends on how far the data shrinks. Pages of objects shrink to a half, at 60
+MB/s. Pages of repetitive data shrink to a tenth, five times as fast. So a group of pages is
+deflated only if one page from its middle shrinks to an eighth; otherwise it is stored, in the same
+stream. Measured with 9.7 MB of objects: 11 ms and 9.6 MB instead of 167 ms and 4.6 MB, unpacked in
+5 ms instead of 59. With 138 MB of repetitive text: 219 ms and 15 MB instead of 493 ms and 9 MB.
+Rejected: level 1 for everything, because a session is stored again after every program; and no
+compression, because 138 MB are too many where 15 are enough.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ import msgspec
 from tallystick.core.errors import InvalidName, SnapshotNotFound, StoreError
 from tallystick.core.json_text import canonical
 
-# Snapshots: the interpreter's memory as pages, with all that is needed to put them back.
+# Snapshots: interpreter memory as pages, with all that is needed to restore it.
 
 
 PAGE_BYTES = 4_096
 SNAPSHOT_TYPE = "application/vnd.tallystick.snapshot"
 SNAPSHOTS_MAX = 10
-# Of what a session tells of its variables.
+# The longest list of names and types of a session's variables.
 SESSION_NAMES_CHARS_MAX = 400
 _NAME_CHARS_MAX = 256
 
@@ -56,8 +58,9 @@ class SnapshotId(msgspec.Struct, frozen=True, kw_only=True):
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """Interpreter state between two programs.
 
-    `pages` are those that differ from the guest's own image, in order. `guest` and `engine` name
-    what made it; with another, the pages mean nothing. `session` is what the session itself needs.
+    `pages` are those that differ from the guest's own image, each `PAGE_BYTES` long, at the page
+    numbers `indices`, in order. `guest` and `engine` name what made them; with another guest or
+    engine, the pages mean nothing. `session` holds the session's own data, encoded.
     """
 
     guest: str
@@ -70,10 +73,10 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionImage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session keeps of a run's programs: their interpreter, or an archive of their files.
+    """The state of a run's programs for the next run: an interpreter, or an archive of their files.
 
-    `names` tells its variables in short, `values` are those that JSON can hold, where the backend
-    can say them.
+    `names` lists the variables in short. `values` are the variables that JSON can hold, as JSON;
+    None if the backend cannot read them.
     """
 
     image: Image | bytes
@@ -82,26 +85,37 @@ class SessionImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made an image: the digest of the guest, and the name of the engine."""
+    """The origin of an image: the digest of the guest, and the name of the engine."""
 
     guest: str
     engine: str
 
 
 class SnapshotStore(Protocol):
-    """Keeps images. A session has at most one current image, and named ones beside it."""
+    """Store images, each under its session and a name that is unique there."""
 
-    def save(self, snapshot: SnapshotId, image: Image) -> None: ...
+    def save(self, snapshot: SnapshotId, image: Image) -> None:
+        """Store an image, in place of one with the same session and name."""
+        ...
 
-    def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]: ...
+    def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
+        """Return a snapshot of a session, by its name or by `name:id`.
 
-    def list(self, session_id: str) -> Sequence[SnapshotId]: ...
+        Raise `SnapshotNotFound` if there is none, and `StoreError` if it cannot be read.
+        """
+        ...
 
-    def delete(self, session_id: str, name: str) -> None: ...
+    def list(self, session_id: str) -> Sequence[SnapshotId]:
+        """Return the snapshots of a session, sorted by id."""
+        ...
+
+    def delete(self, session_id: str, name: str) -> None:
+        """Delete a snapshot of a session. Raise `SnapshotNotFound` if there is none."""
+        ...
 
 
 def check_snapshot_name(name: str) -> str:
-    """Return `name`, or refuse it: it may end up in a path or a listing."""
+    """Return `name`, or raise `InvalidName` if it would be unsafe in a path or a listing."""
     why = None
     if not name:
         why = "it is empty"
@@ -118,14 +132,14 @@ def check_snapshot_name(name: str) -> str:
     return name
 
 
-# A snapshot as one run of bytes: what it is, a header, and its pages in one compressed stream.
+# A snapshot as bytes: a magic number, a header, and the pages in one compressed stream.
 
 
 MAGIC = b"tally snapshot\r\n"
 FORMAT = 1
-# Places of all pages of the largest memory take half of it.
+# The page numbers of the largest memory take half of this.
 HEADER_BYTES_MAX = 16 << 20
-# What 32-bit addresses reach.
+# The limit of 32-bit addresses.
 _MEMORY_BYTES_MAX = 1 << 32
 _PREFIX = struct.Struct(f">{len(MAGIC)}sII")
 _GROUP_PAGES = 64
@@ -136,7 +150,7 @@ _PIECE_BYTES = _GROUP_PAGES * PAGE_BYTES
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of a snapshot but the pages."""
+    """The fields of a snapshot without its pages."""
 
     snapshot: SnapshotId
     guest: str
@@ -151,7 +165,10 @@ _decode = msgspec.json.Decoder(_Header).decode
 
 
 def packed(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
-    """A snapshot in pieces. Refused, before the first, if it could not be read again."""
+    """Encode a snapshot, in pieces.
+
+    Raise `StoreError`, before the first piece, if `unpacked` could not read the result.
+    """
     header = _Header(
         snapshot=snapshot,
         guest=image.guest,
@@ -176,7 +193,7 @@ def packed(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
 
 
 def unpacked(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
-    """Read what `packed` wrote, to its last byte."""
+    """Decode a snapshot, to its last byte. Raise `StoreError` if `packed` did not write it."""
     reader = _Reader(chunks)
     header = _read_header(reader)
     image = Image(
@@ -192,7 +209,10 @@ def unpacked(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
 
 
 def read_origin(chunks: Iterable[bytes]) -> ImageOrigin:
-    """Return who made a snapshot, from its first bytes. The pages are not read."""
+    """Return the origin of a snapshot from its header. The pages are not read.
+
+    Raise `StoreError` if the header is not one that `packed` wrote.
+    """
     header = _read_header(_Reader(chunks))
     return ImageOrigin(guest=header.guest, engine=header.engine)
 
@@ -215,7 +235,8 @@ def _pieces(head: bytes, pages: Sequence[bytes]) -> Iterator[bytes]:
     yield head
     for start in range(0, len(pages), _GROUP_PAGES):
         group = pages[start : start + _GROUP_PAGES]
-        # Flushed to a whole byte and without a look back: the next group goes on in that stream.
+        # Ends at a whole byte and has no reference back, so another compressor can continue the
+        # stream with the next group.
         packer = _packer(_level(group[len(group) // 2]))
         yield packer.compress(b"".join(group))
         yield packer.flush(zlib.Z_SYNC_FLUSH)
@@ -236,13 +257,14 @@ def _packer(level: int) -> zlib._Compress:
 
 
 class _Reader:
-    """So many bytes from the front, then the rest as it comes."""
+    """A reader of chunks: an exact number of bytes from the front, then the rest as it comes."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._left = b""
 
     def exactly(self, count: int) -> bytes:
+        """Return the next `count` bytes. Raise `StoreError` if there are fewer."""
         while len(self._left) < count:
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -252,6 +274,7 @@ class _Reader:
         return taken
 
     def rest(self) -> Iterator[bytes]:
+        """Yield the bytes that `exactly` has not returned."""
         yield self._left
         yield from self._chunks
 
@@ -259,7 +282,7 @@ class _Reader:
 def _header(encoded: bytes) -> _Header:
     try:
         header = _decode(encoded)
-        # Else one snapshot could be spelled in two ways, or hold what nobody reads.
+        # Otherwise one snapshot could be encoded in two ways, or hide data that is never read.
         if canonical(header) != encoded:
             raise StoreError("its header is not written as headers are")
     except (msgspec.MsgspecError, ValueError) as error:
@@ -280,7 +303,10 @@ def _check_places(header: _Header) -> None:
 
 
 def _pages(chunks: Iterable[bytes], *, count: int) -> list[bytes]:
-    """Unpack exactly so many pages. One piece too much is the most that is unpacked in vain."""
+    """Unpack exactly `count` pages. Raise `StoreError` if there are more or fewer.
+
+    At most one piece too many is unpacked before that is noticed.
+    """
     unpacker = zlib.decompressobj(_RAW)
     pages: list[bytes] = []
     part = b""
@@ -309,7 +335,7 @@ def _unpacked_pieces(unpacker: zlib._Decompress, chunk: bytes) -> Iterator[bytes
             raise StoreError(f"its pages cannot be unpacked: {error}") from error
         chunk = unpacker.unconsumed_tail
         yield piece
-        # A full piece with nothing left to read may still have something to say.
+        # After a full piece, the decompressor may hold more output even without more input.
         if not chunk and len(piece) < _PIECE_BYTES:
             return
 
@@ -318,22 +344,26 @@ def _unpacked_pieces(unpacker: zlib._Decompress, chunk: bytes) -> Iterator[bytes
 
 
 class MemorySnapshotStore:
-    """Images by session and name."""
+    """A snapshot store in memory. A snapshot is found by its name, or by `name:id`."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], tuple[SnapshotId, Image]] = {}
 
     def save(self, snapshot: SnapshotId, image: Image) -> None:
+        """Keep an image, in place of one with the same session and name."""
         self._kept[snapshot.session_id, snapshot.name] = (snapshot, image)
 
     def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
+        """Return a snapshot of a session. Raise `SnapshotNotFound` if there is none."""
         return self._kept[self._find(session_id, name)]
 
     def list(self, session_id: str) -> Sequence[SnapshotId]:
+        """Return the snapshots of a session, sorted by id."""
         mine = [each for each, _ in self._kept.values() if each.session_id == session_id]
         return sorted(mine, key=lambda each: each.id)
 
     def delete(self, session_id: str, name: str) -> None:
+        """Delete a snapshot of a session. Raise `SnapshotNotFound` if there is none."""
         del self._kept[self._find(session_id, name)]
 
     def _find(self, session_id: str, name: str) -> tuple[str, str]:

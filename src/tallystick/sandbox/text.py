@@ -1,13 +1,14 @@
-"""Text that stays on the host: programs read slices of it and search it here.
+"""Text that stays on the host: programs read slices of it, and search it, through this module.
 
-Positions are characters to the program; bytes underneath. Text that is all ASCII needs no index.
-For the rest, the character count before each block of 64 KiB is kept; blocks begin at a character,
-so a slice decodes only the blocks it touches. Bytes that are not UTF-8 become U+FFFD, exactly as
-when all of it is decoded at once: no sequence, whole or broken, goes over the beginning of a block.
+Programs use character positions; the data are bytes. Text that is all ASCII needs no index. For
+other text, the number of characters before each block of 64 KiB is kept. Blocks begin at a
+character, so a slice decodes only the blocks that it touches. Bytes that are not UTF-8 become
+U+FFFD, exactly as if the whole text were decoded at once: no byte sequence, valid or broken,
+crosses the beginning of a block.
 
-Patterns come from a model. They run in RE2, which is linear in the text whatever the pattern, in
-windows: between two windows the search looks whether it shall stop. A match may be as long as
-`MATCH_BYTES_MAX`; windows overlap by that much, so none is missed at a seam.
+Patterns come from a model. They run in RE2, whose time is linear in the text for any pattern. The
+search goes window by window, and checks between two windows if it has to stop. A match may have up
+to `MATCH_BYTES_MAX` bytes. Windows overlap by that much, so no match is missed at a boundary.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tallystick.core.errors import UsageError
 from tallystick.sandbox import scheduling
 from tallystick.storage import system
 
-# Patterns that a model gives, compiled in RE2: linear in the text, whatever the pattern.
+# Patterns from a model, compiled by RE2: linear in the text for any pattern.
 
 
 PATTERN_SMALL = 100
@@ -39,14 +40,18 @@ _PATTERN_MEMORY_BYTES = 16 * 1024 * 1024
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A pattern that is compiled, and how large that came out."""
+    """A compiled pattern, with its size in instructions of RE2."""
 
     compiled: Any
     size: int
 
 
-def compiled(pattern: str | Pattern) -> Pattern:
-    """Compile a pattern in the engine that is linear in the text. Raises what a program sees."""
+def compile_pattern(pattern: str | Pattern) -> Pattern:
+    """Compile a pattern with RE2; return a `Pattern` unchanged.
+
+    Raise `UsageError`, which the program sees, if the pattern is not text, is longer than 10,000
+    bytes, is invalid, or compiles to more than 500 instructions.
+    """
     if isinstance(pattern, Pattern):
         return pattern
     raw = required_text(pattern).encode("utf-8", "surrogatepass")
@@ -63,7 +68,7 @@ def compiled(pattern: str | Pattern) -> Pattern:
         why = error.args[0] if error.args else "invalid"
         shown = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
         raise UsageError(f"the pattern {pattern[:80]!r} cannot be used: {shown}") from error
-    # Where its automaton grows too large, RE2 takes time in proportion to this.
+    # If the automaton grows too large for its memory, the time of RE2 is proportional to this size.
     size = made.programsize
     if size > _PATTERN_LARGE:
         raise UsageError(
@@ -74,7 +79,7 @@ def compiled(pattern: str | Pattern) -> Pattern:
 
 
 def required_text(value: object) -> str:
-    """A text that a program gave, or what is wrong with it."""
+    """Return a value that a program gave as text. Raise `UsageError` if it is not a `str`."""
     if type(value) is not str:
         raise UsageError(f"text is needed, not {type(value).__name__}")
     return value
@@ -86,19 +91,19 @@ def required_text(value: object) -> str:
 _BLOCK_BYTES = 65_536
 _BLOCKS_TOGETHER = 16
 _WINDOW_BYTES = 8 * 1024 * 1024
-# What is looked at without a pattern is taken in pieces of this size. The interpreter lock is held
-# for one piece, a fraction of a millisecond, so the event loop and other programs keep running.
+# Work without a pattern goes in pieces of this size. Python's interpreter lock is held for one
+# piece, a fraction of a millisecond, so the event loop and other programs keep running.
 _PIECE_BYTES = 256 * 1024
-# Below this, loading the engine takes longer than decoding.
+# Below this size, loading the engine of `utf8` takes longer than decoding.
 _COUNTED_BYTES_MIN = 8 * 1024 * 1024
 MATCH_BYTES_MAX = 1024 * 1024
 _MATCHES_MAX = 10_000
 _SLICE_BYTES_MAX = 32 * 1024 * 1024
 _MATCH_TEXT_BYTES_MAX = 4_096
-# A line that is longer is cut where it is shown.
+# `grep` looks for the ends of a line at most this far from a match.
 _LINE_BYTES_MAX = 65_536
-# The bytes of one character, or as many of a broken one as a decoder takes for one U+FFFD: those
-# that could still have become a character, and at least one.
+# The bytes of one character, or the bytes that a decoder replaces by one U+FFFD: at least one, and
+# then as many as could still have become a character.
 _CHARACTER = re.compile(
     rb"[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]?"
     rb"|[\xe1-\xec\xee\xef][\x80-\xbf]{0,2}"
@@ -109,7 +114,13 @@ _CHARACTER = re.compile(
 
 
 class HostText:
-    """Bytes on the host, read as UTF-8 text."""
+    """Bytes on the host, read as UTF-8 text.
+
+    Positions are characters from 0, unless a method says bytes. The methods for programs raise
+    `UsageError` for text that is not a `str`, and for a slice of over 32 MiB. They also raise it
+    for a position that is negative or not a whole number. In long work, `scheduling.check` may
+    raise to stop it.
+    """
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
         self._data = data
@@ -122,11 +133,12 @@ class HostText:
 
     @classmethod
     def of(cls, text: str) -> HostText:
+        """Return a text on the host with the content of a `str`."""
         return cls(text.encode("utf-8"))
 
     @classmethod
     def open(cls, path: Path) -> HostText:
-        """Map a file. Nothing is read until it is asked for."""
+        """Map a file into memory. Its bytes are read when they are first used."""
         descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
         try:
             if os.fstat(descriptor).st_size == 0:
@@ -136,31 +148,32 @@ class HostText:
             os.close(descriptor)
 
     def __len__(self) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
         return self._size
 
     def close(self) -> None:
+        """Close the file of a mapped text, which cannot be read afterwards."""
         if isinstance(self._data, mmap.mmap):
             self._data.close()
 
     # -- by characters ---------------------------------------------------------------------------
 
     def length(self) -> int:
-        """The number of characters."""
-        return self._size if self._is_ascii() else self._indexed()
+        """Return the number of characters."""
+        return self._size if self._is_ascii() else self._index_blocks()
 
     def slice(self, start: int, stop: int) -> str:
-        """Return characters `start` to `stop`."""
+        """Return the characters from `start` up to `stop`, or up to the end of the text."""
         start, stop = _whole(start), _whole(stop)
         if self._is_ascii():
             return self._bytes(start, min(stop, self._size)).decode("ascii")
-        stop = min(stop, self._indexed())
+        stop = min(stop, self._index_blocks())
         if start >= stop:
             return ""
         first = bisect.bisect_right(self._before, start) - 1
         last = bisect.bisect_left(self._before, stop)
         _check_slice(self._block_start(last) - self._starts[first])
-        text = "".join(self._decoded(block) for block in range(first, last))
+        text = "".join(self._decode_block(block) for block in range(first, last))
         return text[start - self._before[first] : stop - self._before[first]]
 
     def find(self, needle: str, start: int) -> int:
@@ -171,7 +184,11 @@ class HostText:
         return -1 if at < 0 else self._to_char(at)
 
     def search(self, pattern: str | Pattern, start: int, limit: int) -> list[tuple[int, int, str]]:
-        """Find a pattern; positions are characters."""
+        """Find a pattern from `start` on; return (start, end, text) of up to `limit` matches.
+
+        At most 10,000 matches are returned, each with at most 4,096 bytes of its text. Raise
+        `UsageError` for a bad pattern, and for a match of over 1 MiB.
+        """
         found = self.search_bytes(pattern, self._to_byte(start), limit)
         if self._is_ascii():
             return found
@@ -179,20 +196,27 @@ class HostText:
         return [(positions.at(low), positions.at(high), text) for low, high, text in found]
 
     def count(self, needle: str) -> int:
-        """How often a text stands in it, not overlapping itself."""
+        """Return how often `needle` occurs, without overlaps, as `str.count` does.
+
+        An empty needle occurs once more than there are characters.
+        """
         raw = required_text(needle).encode("utf-8", "surrogatepass")
         if not raw:
             return self.length() + 1
         return self._count_bytes(raw, 0, self._size)
 
     def grep(self, pattern: str | Pattern, limit: int) -> list[tuple[int, str]]:
-        """The lines that a pattern matches in, each with its number from 1."""
+        """Return (number, line) of up to `limit` lines with a match; numbers start at 1.
+
+        At most 10,000 lines are returned, each with at most 4,096 bytes of its text. Raise
+        `UsageError` as `search` does.
+        """
         limit = min(_whole(limit), _MATCHES_MAX)
         found: list[tuple[int, str]] = []
         number, counted, line_end = 1, 0, -1
         if not limit:
             return found
-        for low, _ in self._matches(compiled(pattern), 0):
+        for low, _ in self._matches(compile_pattern(pattern), 0):
             if low <= line_end:
                 continue
             start = self._data.rfind(b"\n", max(0, low - _LINE_BYTES_MAX), low) + 1
@@ -211,11 +235,11 @@ class HostText:
         return self._count_bytes(b"\n", start, stop)
 
     def _count_bytes(self, needle: bytes, start: int, stop: int) -> int:
-        """Count a text between two offsets, from the left and not overlapping itself."""
+        """Count the bytes `needle` between two offsets, from the left and without overlaps."""
         found, position = 0, start
         while position + len(needle) <= stop:
             scheduling.check()
-            # An occurrence that begins in a piece may end behind it.
+            # An occurrence that begins in a piece may end after it.
             reach = min(stop, position + max(_PIECE_BYTES, len(needle)) + len(needle) - 1)
             piece = bytes(self._data[position:reach])
             count = piece.count(needle)
@@ -227,7 +251,7 @@ class HostText:
     # -- by bytes --------------------------------------------------------------------------------
 
     def read_bytes(self, start: int, stop: int) -> str:
-        """Return the text between two byte offsets; a character cut at an end is left out."""
+        """Return the text between two byte offsets, without a character that either end cuts."""
         start, stop = _whole(start), min(_whole(stop), self._size)
         data = self._bytes(start, stop)
         low = 0
@@ -239,17 +263,17 @@ class HostText:
         return data[low:high].decode("utf-8", "replace")
 
     def read_raw(self, start: int, stop: int) -> bytes:
-        """The bytes themselves, for the host."""
+        """Return the bytes between two byte offsets, undecoded; for the host, not for programs."""
         return self._bytes(start, min(stop, self._size))
 
     def search_bytes(
         self, pattern: str | Pattern, start: int, limit: int
     ) -> list[tuple[int, int, str]]:
-        """Find a pattern; positions are bytes."""
+        """Find a pattern as `search` does, with byte offsets as positions."""
         limit = min(_whole(limit), _MATCHES_MAX)
         found = []
         if limit:
-            for low, high in self._matches(compiled(pattern), _whole(start)):
+            for low, high in self._matches(compile_pattern(pattern), _whole(start)):
                 shown = bytes(self._data[low : min(high, low + _MATCH_TEXT_BYTES_MAX)])
                 found.append((low, high, shown.decode("utf-8", "replace")))
                 if len(found) == limit:
@@ -257,7 +281,11 @@ class HostText:
         return found
 
     def _matches(self, pattern: Pattern, start: int) -> Iterator[tuple[int, int]]:
-        """Yield matches window by window. Only those that start in a window's own part count."""
+        """Yield the byte offsets of matches, window by window.
+
+        Windows overlap, and a match counts only if it starts before the next window. Raise
+        `UsageError` for a match that is longer than the overlap.
+        """
         window = _WINDOW_BYTES if pattern.size <= PATTERN_SMALL else _WINDOW_BYTES // 32
         position = start
         edge = position + window  # where the next window's own part begins
@@ -274,14 +302,14 @@ class HostText:
                     f"a match is longer than {MATCH_BYTES_MAX:,} bytes; make the pattern narrower"
                 )
             yield low, high
-            # An empty match moves on by one byte, or it would be found for ever.
+            # After an empty match, move by one byte; otherwise the same match is found for ever.
             position = high if high > low else high + 1
             edge = max(edge, position)
             if position == edge:
                 edge += window
 
     def _find_bytes(self, needle: bytes, start: int) -> int:
-        """Return the offset of a text at or after `start`, or -1."""
+        """Return the byte offset of `needle` at or after `start`, or -1."""
         position = start
         while True:
             scheduling.check()
@@ -307,10 +335,13 @@ class HostText:
             self._ascii = True
         return self._ascii
 
-    def _indexed(self) -> int:
-        """Count the characters before each block, once. Returns how many there are in all."""
+    def _index_blocks(self) -> int:
+        """Count the characters before each block, once. Return the number in the whole text.
+
+        If the work is stopped, the blocks counted so far are kept.
+        """
         with self._lock:
-            count = _count_of(self._size - self._block_start(len(self._starts)))
+            count = _block_counter(self._size - self._block_start(len(self._starts)))
             while self._block_start(first := len(self._starts)) < self._size:
                 scheduling.check()
                 edges = [self._block_start(first + each) for each in range(_BLOCKS_TOGETHER + 1)]
@@ -323,7 +354,11 @@ class HostText:
             return self._chars
 
     def _block_start(self, block: int) -> int:
-        """Where a block begins: at most three bytes before its multiple, at a character."""
+        """Return the offset where a block begins: at a character.
+
+        That is at most three bytes before the multiple of 64 KiB. For a block after the end it is
+        the size of the text.
+        """
         if block < len(self._starts):
             return self._starts[block]
         position = block * _BLOCK_BYTES
@@ -334,7 +369,7 @@ class HostText:
                 return position - back
         return position
 
-    def _decoded(self, block: int) -> str:
+    def _decode_block(self, block: int) -> str:
         low, high = self._starts[block], self._block_start(block + 1)
         return self._data[low:high].decode("utf-8", "replace")
 
@@ -342,10 +377,10 @@ class HostText:
         position = _whole(position)
         if self._is_ascii() or position == 0:
             return position
-        if position >= self._indexed():
+        if position >= self._index_blocks():
             return self._size
         block = bisect.bisect_right(self._before, position) - 1
-        head = self._decoded(block)[: position - self._before[block]]
+        head = self._decode_block(block)[: position - self._before[block]]
         if "\ufffd" not in head:
             return self._starts[block] + len(head.encode())
         return self._starts[block] + self._char_offsets(block)[len(head)]
@@ -354,13 +389,16 @@ class HostText:
         return offset if self._is_ascii() else _Positions(self).at(offset)
 
     def _char_offsets(self, block: int) -> list[int]:
-        """Where each character of a block begins, also where the bytes are not UTF-8."""
+        """Return the offset in the block of each character, also if the bytes are not UTF-8."""
         data = self._data[self._starts[block] : self._block_start(block + 1)]
         return [match.start() for match in _CHARACTER.finditer(data)]
 
 
 class _Positions:
-    """Turns rising byte offsets into characters, decoding each block once."""
+    """A converter of byte offsets to character positions.
+
+    It keeps the last block, so ascending offsets need each block only once.
+    """
 
     def __init__(self, text: HostText) -> None:
         self._text = text
@@ -368,8 +406,9 @@ class _Positions:
         self._offsets: list[int] = []
 
     def at(self, offset: int) -> int:
+        """Return the character position of a byte offset; the length for one at the end."""
         scheduling.check()
-        total = self._text._indexed()
+        total = self._text._index_blocks()
         if offset >= len(self._text):
             return total
         block = bisect.bisect_right(self._text._starts, offset) - 1
@@ -379,7 +418,8 @@ class _Positions:
         return self._text._before[block] + bisect.bisect_left(self._offsets, inside)
 
 
-# What looks at more of a text than it returns, and the size up to which that is no long work.
+# The functions that read more of a text than they return. On texts of up to the size below, they
+# are quick enough for the program's own thread.
 SCANNING = frozenset(
     {
         "text.length",
@@ -404,32 +444,35 @@ TEXT_FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _count_of(size: int) -> Callable[[list[bytes]], list[int]]:
-    """What counts the characters of blocks, in a text with so many bytes to go."""
+def _block_counter(size: int) -> Callable[[list[bytes]], list[int]]:
+    """Return a function that counts the characters of blocks.
+
+    `size` is the number of bytes left to count. From 8 MiB on, the engine of `utf8` counts.
+    """
     if size < _COUNTED_BYTES_MIN:
         return lambda blocks: [_decoded_length(block) for block in blocks]
     from tallystick.sandbox.utf8 import CharacterCount
 
     counter = CharacterCount()
 
-    def counted(blocks: list[bytes]) -> list[int]:
-        found = counter.of(blocks)
+    def count_blocks(blocks: list[bytes]) -> list[int]:
+        found = counter.count(blocks)
         return [
             _decoded_length(block) if count is None else count
             for block, count in zip(blocks, found, strict=True)
         ]
 
-    return counted
+    return count_blocks
 
 
 def _end_of_last(piece: bytes, needle: bytes) -> int:
-    """Return where the last occurrence that counts ends, when counting from the left."""
+    """Return the end of the last occurrence that `bytes.count` counts in the piece."""
     last = piece.rfind(needle)
     before = piece.rfind(needle, 0, last + len(needle) - 1)
     if before < 0 or before + len(needle) <= last:
         return last + len(needle)
-    # It overlaps another one, and which of them counts is decided from the left. The shortest
-    # beginning of the piece that holds all that count ends with the last of them.
+    # The last occurrence overlaps another one, and counting goes from the left, so the last one may
+    # not count. The shortest prefix with the same count ends where the last one that counts ends.
     count = piece.count(needle)
     return bisect.bisect_left(
         range(len(piece) + 1), count, key=lambda end: piece.count(needle, 0, end)
@@ -454,7 +497,7 @@ def _check_slice(size: int) -> None:
 
 
 def _cut_tail(data: bytes) -> int:
-    """How many bytes at the end belong to a character that is not whole."""
+    """Return the number of bytes at the end that belong to an incomplete character."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:
@@ -463,17 +506,20 @@ def _cut_tail(data: bytes) -> int:
     return 0
 
 
-# Many texts on the host, looked through in one call: where a pattern stands, and in which text.
+# Search many texts on the host in one call.
 #
-# The texts are gone through in their order until there are as many matches as were asked for. The
-# pattern is compiled once; each text takes time in proportion to its length.
+# The texts are searched in their order, until there are `limit` matches. The pattern is compiled
+# once. Each text takes time proportional to its length.
 
 
 def search_each(
     texts: Sequence[HostText], pattern: str, limit: int
 ) -> list[tuple[int, int, int, str]]:
-    """Matches as (which text, start, end, matched text); positions are characters."""
-    limit, ready = _limit(limit), compiled(pattern)
+    """Search texts in order; return up to `limit` matches as (text number, start, end, text).
+
+    Positions are characters. Raise `UsageError` for a bad limit, and as `HostText.search` does.
+    """
+    limit, ready = _limit(limit), compile_pattern(pattern)
     found: list[tuple[int, int, int, str]] = []
     for place, text in enumerate(texts):
         if len(found) == limit:
@@ -483,8 +529,11 @@ def search_each(
 
 
 def grep_each(texts: Sequence[HostText], pattern: str, limit: int) -> list[tuple[int, int, str]]:
-    """Lines that match, as (which text, line number, line)."""
-    limit, ready = _limit(limit), compiled(pattern)
+    """Search texts in order; return up to `limit` lines as (text number, line number, line).
+
+    Raise `UsageError` for a bad limit, and as `HostText.grep` does.
+    """
+    limit, ready = _limit(limit), compile_pattern(pattern)
     found: list[tuple[int, int, str]] = []
     for place, text in enumerate(texts):
         if len(found) == limit:

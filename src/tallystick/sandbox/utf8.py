@@ -1,15 +1,15 @@
-"""How many characters bytes are, for texts of hundreds of megabytes.
+"""Count the characters of UTF-8 bytes, for texts of hundreds of megabytes.
 
-A decoder takes a character at a time and guesses how long the next one is: 240 MB/s where that
-changes from one to the next. Here sixteen bytes are looked at together, in the engine that runs
-programs anyway: 2,000 MB/s, whatever the text. Rejected: an automaton in RE2 and counting first
-bytes, which is faster than the decoder for mixed text only, and slower for every real script.
+A decoder reads one character at a time and predicts the length of the next: 240 MB/s if the lengths
+change often. Here sixteen bytes are checked at once, in the WebAssembly engine that runs programs
+anyway: 2,000 MB/s for any text. Rejected: an automaton in RE2 plus counting first bytes. It is
+faster than the decoder for mixed text only, and slower for every real script.
 
 The check is that of Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte"
-(2021). Every mistake but one shows in two bytes that follow each other: it is a bit that three
-tables agree on, looked up by both halves of the first byte and the upper half of the second. The
-other is a third or fourth byte that is missing or too many, `_TWO_CONTINUE` against what the first
-byte of the character asked for.
+(2021). Every error but one is visible in two neighbouring bytes. It is a bit that is set in three
+tables, which are indexed by both halves of the first byte and by the upper half of the second. The
+other error is a third or fourth byte that is missing or too many: `_TWO_CONTINUE` is compared with
+what the first byte of the character requires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import wasmtime
 
-# A call takes as long as 200 KiB, so blocks are handed over many at a time.
+# The overhead of one call is the time of 200 KiB of text, so each call gets many blocks.
 BLOCKS_MAX = 16
 BLOCK_BYTES_MAX = 65_536 + 3
 
@@ -64,15 +64,15 @@ def _vector(values: tuple[int, ...]) -> str:
 
 
 def _earlier(count: int) -> str:
-    """For each byte, the one `count` before it."""
+    """Return the instruction that gives, for each byte, the byte `count` places before it."""
     lanes = " ".join(str(_VECTOR_BYTES - count + lane) for lane in range(_VECTOR_BYTES))
     return f"(i8x16.shuffle {lanes} (local.get $before) (local.get $bytes))"
 
 
-# Memory is a table of lengths, which become counts, and a slot for each block with zeros after it:
-# what is cut short at the end is followed by a zero. A zero counts as a character, which is taken
-# off again. First bytes are those above 0xBF and those below 0x80: as signed numbers, all that are
-# greater than -65.
+# Memory holds a table of lengths, which the counts replace, and a slot for each block, padded with
+# zeros. A character cut short at the end of a block is then followed by a zero, which is an error.
+# Each zero counts as a character, so the padding is subtracted at the end. First bytes of
+# characters are those above 0xBF and those below 0x80: as signed numbers, all greater than -65.
 _PROGRAM = f"""
 (module
   (memory (export "memory") {_PAGES})
@@ -115,10 +115,10 @@ _PROGRAM = f"""
 
 
 class CharacterCount:
-    """Counts the characters of blocks. Each belongs to one thread."""
+    """A counter of characters. Use each one in one thread only."""
 
     def __init__(self) -> None:
-        engine, module = _compiled()
+        engine, module = _compile()
         self._store = wasmtime.Store(engine)
         exports = wasmtime.Instance(self._store, module, []).exports(self._store)
         memory, count = exports["memory"], exports["count"]
@@ -126,10 +126,10 @@ class CharacterCount:
         assert isinstance(count, wasmtime.Func)
         self._memory, self._count = memory, count
 
-    def of(self, blocks: Sequence[bytes]) -> list[int | None]:
-        """How many characters each block is, and None for one that is not UTF-8.
+    def count(self, blocks: Sequence[bytes]) -> list[int | None]:
+        """Return the number of characters of each block, None for one that is not valid UTF-8.
 
-        At most `BLOCKS_MAX` blocks of at most `BLOCK_BYTES_MAX` bytes.
+        Raise `ValueError` for over `BLOCKS_MAX` blocks, or one of over `BLOCK_BYTES_MAX` bytes.
         """
         if len(blocks) > BLOCKS_MAX or any(len(block) > BLOCK_BYTES_MAX for block in blocks):
             raise ValueError("more or longer blocks than there is room for")
@@ -145,7 +145,7 @@ class CharacterCount:
 
 
 @functools.cache
-def _compiled() -> tuple[wasmtime.Engine, wasmtime.Module]:
-    """Compile the program, which takes 4 ms, once in a process."""
+def _compile() -> tuple[wasmtime.Engine, wasmtime.Module]:
+    """Compile the counting program, once in a process; it takes 4 ms."""
     engine = wasmtime.Engine()
     return engine, wasmtime.Module(engine, _PROGRAM)

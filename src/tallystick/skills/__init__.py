@@ -1,1 +1,1 @@
-"""Skills: found in layers, trusted, fitted into a catalog, given to runs and called by programs."""
+"""Find skills, check trust in them, fit them into a catalog, and serve them to runs."""

@@ -1,9 +1,9 @@
-"""What programs call of skills: search, load, read a file, run a script.
+"""Serve the `skills.*` calls of programs: search, load, read a file, run a script.
 
-Rule 1: a skill that is not for models is not found by `search` and not loaded here; its user loads
-it (`--skill`), and what the user has put into the prompt is open to programs too.
-Rule 2: every touch is noted with the answer that it made, so that evidence follows from the record.
-Rule 3: nothing outside a skill's folder is read, and nothing of the process environment is told.
+Rule 1: a skill that is not for models is neither found by `search` nor loaded here; its user loads
+it (`--skill`). A skill that the user has put into the prompt is open to programs too.
+Rule 2: every use is noted together with its answer, so that evidence follows from the record.
+Rule 3: nothing outside a skill's folder is read, and nothing of the process environment is shown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ _CHARS_PER_TOKEN = 4
 
 
 class SkillCalls:
-    """Serves the programs of one run."""
+    """The `skills.*` functions of one run.
+
+    `put` are the ids of skills that the user has put into the prompt: programs may use them even if
+    models may not load them.
+    """
 
     def __init__(
         self, skills: Skills, *, session_id: str, scripts: Scripts, put: Collection[str] = ()
@@ -45,7 +49,11 @@ class SkillCalls:
         self._scripts = scripts
 
     def functions(self) -> list[RunFunction]:
-        """Return what programs call. A script that could do something twice is an effect."""
+        """Return the `skills.*` functions that programs find.
+
+        `skills.run` and `skills.call` are effects if the run has a function with that policy, since
+        a script may call it; otherwise they are reads, like the rest.
+        """
         scripted: FunctionPolicy = "effect" if self._scripts.has_effects else "read"
         made: list[tuple[str, Callable[..., Any], bool, FunctionPolicy]] = [
             ("skills.search", self.search, True, "read"),
@@ -62,6 +70,7 @@ class SkillCalls:
                 needs="",
                 local=local,
                 handed=name != "skills.search",
+                # A skill that names its tools restricts the others; it must not lock out skills.
                 narrowed=False,
             )
             for name, function, local, policy in made
@@ -83,18 +92,20 @@ class SkillCalls:
             if not each.disable_model_invocation
         }
         found = search(tuple(cards.values()), query, k=k)
-        return [_found(cards[each.id]) for each in found]
+        return [_search_result(cards[each.id]) for each in found]
 
     def load(self, call: Call, name: str, *args: object) -> str:
         """The instructions of a skill; `args` are put in where they ask for them.
 
         Example: print(skills.load("invoice-check"))
         """
-        skill = self._found(name)
+        skill = self._find(name)
         card = skill.card
         arguments = [each if isinstance(each, str) else str(each) for each in args]
         body, sha256 = self._skills.instructions(skill)
         text = filled_in(self._skills, card.id, body, arguments, session=self._session_id)
+        # A long answer is stored apart from its record. The prompt is made from records alone, so
+        # the note then has the beginning of the text that the model is shown.
         is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
         call.notes.append(
             SkillLoaded(
@@ -114,7 +125,7 @@ class SkillCalls:
 
         Example: print(skills.read("invoice-check", "references/rates.csv"))
         """
-        skill = self._found(name)
+        skill = self._find(name)
         path = plain_path(_text(path, "a path"))
         data = self._skills.read(skill, path, bytes_max=_READ_BYTES_MAX)
         call.notes.append(
@@ -137,7 +148,7 @@ class SkillCalls:
         argv = [each if isinstance(each, str) else str(each) for each in args]
         path = plain_path(_text(path, "a path"))
         job = Job(path=path, argv=argv, stdin=_text(stdin, "stdin"))
-        result = await self._ran(call, name, job, how="script", what=path)
+        result = await self._run_script(call, name, job, how="script", what=path)
         return {"stdout": result.stdout, "stderr": result.stderr, "exit": result.exit}
 
     async def call(
@@ -154,7 +165,7 @@ class SkillCalls:
             raise SkillArguments("skills.call: bytes do not cross to a skill; pass JSON values")
         path = plain_path(path)
         job = Job(path=path, function=which, args=args, kwargs=kwargs)
-        result = await self._ran(call, name, job, how="function", what=f"{path}:{which}")
+        result = await self._run_script(call, name, job, how="function", what=f"{path}:{which}")
         if result.value is None:
             why = result.stderr[-1_500:] or f"it ended with {result.exit}"
             raise SkillFailed(f"{function[:80]} of skill {name[:80]!r}: {why}")
@@ -162,14 +173,14 @@ class SkillCalls:
             value: object = msgspec.json.decode(result.value)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise SkillFailed(
-                f"{function[:80]} of skill {name[:80]!r} returned what is no JSON: {error}"
+                f"{function[:80]} of skill {name[:80]!r} returned a value that is not JSON: {error}"
             ) from error
         return value
 
-    async def _ran(
+    async def _run_script(
         self, call: Call, name: str, job: Job, *, how: Literal["script", "function"], what: str
     ) -> ScriptResult:
-        skill = self._found(name)
+        skill = self._find(name)
         result = await self._scripts.run(self._skills, skill, job, call)
         call.notes.append(
             SkillUsed(
@@ -183,21 +194,31 @@ class SkillCalls:
         )
         return result
 
-    def _found(self, name: str) -> Skill:
+    def _find(self, name: str) -> Skill:
+        """Return the skill of a name.
+
+        Raise `SkillArguments` if the name is not text, `SkillNotFound` if no skill has it, and
+        `SkillAmbiguous` if several do. Raise `SkillDisabled` if models may not load the skill,
+        unless a user has put it into the prompt.
+        """
         skill = self._skills.registry.find(_text(name, "a name"))
         if skill.id not in self._put:
             check_invocable(skill.card)
         return skill
 
 
-def _found(card: Card) -> dict[str, str]:
-    """What a search says of a skill, with the call that a weak model would not think of."""
+def _search_result(card: Card) -> dict[str, str]:
+    """Return what a search says of a skill.
+
+    It includes the call that loads the skill, because a weak model would not think of it.
+    """
     when = {"when": card.when_to_use} if card.when_to_use else {}
     load = f"print(skills.load({card.id!r}))"
     return {"id": card.id, "description": card.description, **when, "load": load}
 
 
 def _text(value: object, what: str) -> str:
+    """Return the value if it is text; raise `SkillArguments`, which calls it `what`, if not."""
     if not isinstance(value, str):
         raise SkillArguments(f"{what} is text, not {type(value).__name__}")
     return value

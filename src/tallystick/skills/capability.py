@@ -1,4 +1,4 @@
-"""Skills as a capability: the catalog in a run's start, its evidence, and what programs call."""
+"""Give skills to runs: the catalog in a run's start, its evidence, and the `skills.*` functions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from tallystick.runtime.calls.scope import CallScope
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.skills.calls import NO_SKILLS, SkillCalls
 from tallystick.skills.scripts import Scripts
-from tallystick.skills.skills import Skills, cards_again, evidence_keeper, given_skills
+from tallystick.skills.skills import Skills, evidence_keeper, make_skills_given, recorded_cards
 from tallystick.skills.why import drift_of
 
 
 class SkillsCapability(CapabilityBase):
-    """The skills that runs of a client may use; None where a recorded run has some, and it none."""
+    """The skills that runs of a client may use. `skills` is None if the client has none.
+
+    A client without skills can still replay and resume a recorded run that had some.
+    """
 
     name = "skills"
     for_children = False
@@ -36,11 +39,19 @@ class SkillsCapability(CapabilityBase):
         self._skills = skills
 
     def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Give the catalog, and what the user puts in front."""
+        """Return the skills of a new run as a field of its start.
+
+        Match the skills with the goal, fit the catalog, and load what the user puts into the
+        prompt. The cards are kept as an attachment of the run. Raise `UsageError` if this client
+        has no skills; the errors of `make_skills_given` apply as well.
+        """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
-            raise UsageError(f"there are no skills here to load {put!r} from")
-        given = given_skills(
+            raise UsageError(
+                f"skill {put!r} cannot be loaded: there are no skills here; --skills names a "
+                f"directory of them"
+            )
+        given = make_skills_given(
             self._skills,
             goal=asked.goal,
             put=asked.put_skills,
@@ -51,23 +62,32 @@ class SkillsCapability(CapabilityBase):
         return {"skills": given}
 
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
-        """Return the files of skills that a run saw, loaded or used and that are others now."""
+        """Return the files of skills that differ from what a run saw, loaded or used.
+
+        The result is empty if the run was given no skills, or if this client has none.
+        """
         started = history.started
         if started.skills is None or self._skills is None:
             return ()
-        cards = cards_again(started.skills, run_attachments)
+        cards = recorded_cards(started.skills, run_attachments)
         return drift_of(started.skills, cards, history.records, self._skills)
 
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Give what programs call, if the prompt names skills, and the evidence of turns."""
+        """Return the skills of a run, new or recorded; None if it was given none."""
         if started.skills is None:
             return None
         return _SkillsOfRun(self._skills, started, services, is_new=not history.records)
 
 
 class _SkillsOfRun(RunCapability):
+    """The skills of one run.
+
+    Programs find the `skills.*` functions only if there is a door to the models (a replay has none)
+    and the prompt names a skill.
+    """
+
     def __init__(
         self, skills: Skills | None, started: RunStarted, services: RunServices, *, is_new: bool
     ) -> None:
@@ -104,6 +124,10 @@ class _SkillsOfRun(RunCapability):
         return {"skill": touched[-1]} if touched else {}
 
     def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
-        """Count the calls of a script that ran in this program before."""
+        """Take the host calls of a script off those that the program has left.
+
+        The answer is served from the record, so its script does not run again and would not count
+        them.
+        """
         if isinstance(answer.skill, SkillUsed):
             scope.host_calls_left -= answer.skill.host_calls

@@ -1,23 +1,25 @@
-"""The catalog: the cards of a run's skills, fitted into a budget, and the evidence of it.
+"""Fit the cards of a run's skills into a budget: the text for the prompt, and the evidence of it.
 
 One function makes both, so they cannot disagree. Rules:
 
 1. The text is at most as long as the effective budget: the budget, or what it takes to say that
-   there are skills and how they are found, if that is more.
-2. Cards are wanted in this order: pinned, matched (the better first), recently used, by id.
+   there are skills and how to find them, if that is more.
+2. Cards are ranked in this order: pinned, matched (the better first), recently used, by id.
 3. A card that does not fit whole is shown short, then by name. Only names that do not fit are left
-   out, and how many those are is always said, with the way to reach them.
+   out. How many were left out is always said, with the way to reach them.
 4. A skill that models may not load is not in the text and takes no room.
 5. A card is one line, or two with its `when:`. Whatever its texts hold, it cannot begin a line.
 
-The room is given out so. A name for every card comes first, in order: a card of any length costs
-those after it no more than its name. What is left makes cards longer: the first three of those
-that are pinned or matched as full as they will go, one after the other; then every card short;
-then, if all are short, full in order. Where the names alone would take all the room, those three
-still get up to half of it for their words: with a thousand skills, eighty names tell a model less
-than forty names and the one description it needs. A line of more than 133 characters for the name
-alone, more than any conforming name takes with its namespace, waits behind all others, so that it
-cannot crowd them out either.
+The room is distributed as follows. A name for every card comes first, in order: however long a card
+is, those after it lose no more room than its name takes. The rest makes cards longer. First, up to
+three of the pinned or matched cards are made as full as possible, one after the other. Then every
+card is made short; then, if all are short, full in order.
+
+Where the names alone would take all the room, those three still get up to half of it for their
+words. With a thousand skills, eighty names tell a model less than forty names and the one
+description it needs. A line of more than 133 characters for the name alone is longer than any
+conforming name with its namespace. It waits until all others have their place, so that it cannot
+crowd them out either.
 
 Rejected: full cards in order until the room is used up, which hides the rest of the alphabet; names
 by whichever is shorter, which shows one card more but shows fewer when the budget grows.
@@ -35,47 +37,50 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.errors import InvalidName
-from tallystick.skills.format.frontmatter import flattened, hidden
+from tallystick.skills.format.frontmatter import flattened, has_hidden
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
-# Evidence: why each skill stands in a catalog, or does not, and what became of it.
+# Evidence: why each skill is or is not in a catalog, and whether it was loaded or used.
 #
 # It is made by the function that fits the catalog, never read back from a prompt. Counts called
 # `chars` are characters, counts called `bytes` are bytes of UTF-8; tokens are estimated, four
 # characters each, rounded up.
 
 
-# How much of a card is shown. `full` is all there is of it, be that a name alone.
+# How much of a card is shown. `full` is the whole card, even if that is a name alone.
 Form = Literal["full", "short", "name", "none"]
 # `eligible`: a model may load it, but it had no part in this catalog.
 Lifecycle = Literal["eligible", "shown", "omitted", "loaded", "used"]
 OmittedReason = Literal["disable_model_invocation", "catalog_limit", "budget"]
-# How a skill is come by: it is listed; a program searches for it; a user names it; not at all.
+# The way to a skill: it is listed; a program searches for it; a user names it; there is none.
 Reachability = Literal["shown", "search", "user", "none"]
 
 _CHARS_PER_TOKEN = 4
 
 
 def tokens_of(length: int) -> int:
-    """Estimate the tokens in a text of this length."""
+    """Return the estimated tokens of a text of this many characters: a quarter, rounded up."""
     return -(-length // _CHARS_PER_TOKEN)
 
 
 def size_bytes(text: str) -> int:
-    """The bytes of a text. Halves of characters, which no file can hold, count three each."""
+    """Return the size of a text in bytes of UTF-8.
+
+    Half of a surrogate pair, which no file can hold, counts three bytes.
+    """
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-class Matched(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How well a skill fits what was asked, and by what."""
+class MatchEvidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The score of a skill that was matched with the task, and the reason for it."""
 
     score: float
     reason: str
 
 
 class ListedCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One skill: what is known of it, whether its card was shown, and what became of it."""
+    """One skill of a catalog: its card, whether it was shown, and whether it was loaded or used."""
 
     id: str
     name: str
@@ -88,15 +93,15 @@ class ListedCard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     char_estimate: int
     token_estimate: int
     lifecycle: Lifecycle
-    matched: Matched | None
+    matched: MatchEvidence | None
 
 
 class CardEvidence(ListedCard, frozen=True, kw_only=True, gc=False):
-    """One skill of a catalog.
+    """The evidence of one skill in a catalog.
 
-    `char_estimate` is what its full form takes, `shown_chars` what it takes in the text; both
-    without the newline before it. `rank` is its place in the order of fitting, counted from 1; 0
-    if it took no part. `used_by` names what of it was opened, run or called.
+    `char_estimate` is the size of its full form, `shown_chars` the size of the form in the text;
+    both are without the newline before it. `rank` is its position in the order of fitting, counted
+    from 1; 0 if it took no part. `used_by` names what of it was opened, run or called.
     """
 
     byte_estimate: int
@@ -110,12 +115,12 @@ class CardEvidence(ListedCard, frozen=True, kw_only=True, gc=False):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a catalog shows and what it leaves out, card by card in the order they were given.
+    """A catalog card by card, in the order they were given: what is shown, and what is left out.
 
     `shown` and `omitted` together hold every id. `eligible` are those beyond the catalog's limit,
-    `order` those that were fitted, the most wanted first. `reachable` says that every skill that a
-    model may load is listed, or is found by the search that the text tells of; `unreachable` are
-    those that neither a model nor a user can load.
+    `order` those that were fitted, the most wanted first. `reachable` is true if every skill that a
+    model may load is listed, or is found by the search that the text names; `unreachable` are those
+    that neither a model nor a user can load.
     """
 
     schema_version: int = 2
@@ -136,7 +141,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reachability_of(card: Card, *, selected: bool) -> Reachability:
-    """How a skill is come by, given whether it is listed."""
+    """Return the way to reach a skill; `selected` is true if the catalog lists it."""
     if selected:
         return "shown"
     if not card.disable_model_invocation:
@@ -146,43 +151,46 @@ def reachability_of(card: Card, *, selected: bool) -> Reachability:
 
 # A card as lines of a catalog: whole, short, or by name.
 #
-# Texts come from strangers. White space becomes one space and what cannot be seen is left out, so
+# Texts come from strangers. White space becomes one space and hidden characters are left out, so
 # that a text stays in its line. A backtick becomes an apostrophe, and the `<` of a tag `&lt;`: a
-# text can neither end the code that an id stands in, nor close a tag around the catalog, nor look
-# like the marks between the turns of a chat. An id is written as it stands in a Python string
-# between double quotes, with backticks and `<` escaped too: whatever it holds, it ends where its
-# backticks end, and what a model copies into `skills.load("...")` is that id.
+# text can neither end the code that holds an id, nor close a tag around the catalog, nor look
+# like the marks between the turns of a chat. An id is written as in a Python string between double
+# quotes, with backticks and `<` escaped too: whatever it holds, it ends where its backticks end,
+# and what a model copies into `skills.load("...")` is that id.
 
 
 _SHORT_CHARS_MAX = 120
 _SENTENCE_CHARS_MIN = 20
 _ESCAPED = frozenset('"\\`<')
-# What begins a tag, also one like <|im_end|>. "a < b" is none.
+# The beginning of a tag, also of one like <|im_end|>. "a < b" is not a tag.
 _TAG = re.compile(r"<(?=[<>/!?|\[]|[^\W\d_])")
 
 
 def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
-    """The forms of a card from the least to the full one, each longer than the one before."""
+    """Return the forms of a card, each longer than the one before: the name alone to the full text.
+
+    A card without any text has one form, its name, which counts as full.
+    """
     name = f"- `{quoted_id(card.id)}`"
-    brief = unmarked(flat(card.short))
-    text = unmarked(flat(card.description)) or brief
-    when = unmarked(flat(card.when_to_use))
+    brief = without_marks(flat(card.short))
+    text = without_marks(flat(card.description)) or brief
+    when = without_marks(flat(card.when_to_use))
     full = f"{name}: {text}" if text else name
     if when:
         full = f"{full}\n  when: {when}"
     if len(full) == len(name):
         return (("full", name),)
-    short = f"{name}: {shortened(brief or text or when)}"
+    short = f"{name}: {short_text(brief or text or when)}"
     if len(short) < len(full):
         return (("name", name), ("short", short), ("full", full))
     return (("name", name), ("full", full))
 
 
 def flat(text: str) -> str:
-    """A text as one line."""
-    # Most texts are in order already, and this is asked of each of a thousand cards. In no version
-    # of Unicode is white space printable, but for the space itself; and of what cannot be seen
-    # only selectors are, all of which begin with these two bytes.
+    """Return a text as one line, as `flattened` does, but quickly if it is one line already."""
+    # Most texts are one line already, and there may be a thousand cards. In every version of
+    # Unicode, the space itself is the only printable white space. Of the hidden characters only
+    # selectors are printable, and all of them begin with these two bytes.
     if (
         text.isprintable()
         and "  " not in text
@@ -193,13 +201,19 @@ def flat(text: str) -> str:
     return flattened(text)
 
 
-def unmarked(text: str) -> str:
-    """Return a text without marks: no code begins or ends in it, and no tag."""
+def without_marks(text: str) -> str:
+    """Return a text with backticks and the `<` of tags replaced.
+
+    So no code begins or ends in it, and no tag.
+    """
     return _TAG.sub("&lt;", text.replace("`", "'"))
 
 
-def shortened(text: str) -> str:
-    """The first sentence of a line that is long, or as many of its words as there is room for."""
+def short_text(text: str) -> str:
+    """Return a line of at most 120 characters.
+
+    A longer one is cut after its first sentence, or else after a word, with an ellipsis.
+    """
     if len(text) <= _SHORT_CHARS_MAX:
         return text
     end = text.find(". ", _SENTENCE_CHARS_MIN, _SHORT_CHARS_MAX)
@@ -210,16 +224,16 @@ def shortened(text: str) -> str:
 
 
 def quoted_id(id: str) -> str:
-    """An id as it is written between the double quotes of a Python string."""
+    """Return an id as it is written between the double quotes of a Python string."""
     if id.isascii() and id.isprintable() and _ESCAPED.isdisjoint(id):
         return id
-    return "".join(map(_quoted, id))
+    return "".join(map(_escape, id))
 
 
-def _quoted(letter: str) -> str:
+def _escape(letter: str) -> str:
     if letter in '"\\':
         return f"\\{letter}"
-    if letter != " " and (letter in "`<" or letter.isspace() or hidden(letter)):
+    if letter != " " and (letter in "`<" or letter.isspace() or has_hidden(letter)):
         code = ord(letter)
         if code < 0x100:
             return f"\\x{code:02x}"
@@ -234,7 +248,8 @@ HEADER = (
     "Skills are instructions for certain tasks. If one below fits the task, let your first block "
     'be print(skills.load("ID")), then do what it says. print(skills.search("words")) finds more.'
 )
-# What tells of the search: without it in the text, a skill that is not listed cannot be found.
+# The header and the suffix name the search by this text. Without it in the catalog, a model cannot
+# know how to find a skill that is not listed.
 _SEARCH = "skills.search("
 _LINE_CHARS_MAX = 133
 _PREFERRED_MAX = 3
@@ -243,23 +258,24 @@ _NOT_USED: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 class Catalog(msgspec.Struct, frozen=True, kw_only=True):
-    """The text for a prompt, empty if there is no skill to tell of; and its evidence."""
+    """The text for a prompt, empty if there is no skill to show, and the evidence of it."""
 
     rendered: str
     evidence: Evidence
 
 
 def suffix(omitted: int) -> str:
-    """The line that says how many skills are not listed, and how to find them."""
+    """Return the line that says how many skills are not listed, and how to find them."""
     are, them = ("skill is", "it") if omitted == 1 else ("skills are", "them")
     return f'\n... {omitted} more {are} not listed. print(skills.search("words")) finds {them}.'
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A card while it is being fitted: its forms from the least, and which it has; -1 for none.
+    """A card while it is being fitted.
 
-    `preferred` is one of the few that may be full before others are short.
+    `forms` begin with the shortest; `level` is the index of the chosen one, -1 for none.
+    `preferred` marks the few that may be full before others are short.
     """
 
     card: Card
@@ -284,7 +300,7 @@ class _Entry:
         return self.forms[self.level] if self.level >= 0 else ("none", "")
 
     def grow(self, level: int, left: int) -> int:
-        """Take a longer form if there is room for it; say how much room is left."""
+        """Take the form of this level if it is longer and fits; return the room that is left."""
         level = min(level, len(self.forms) - 1)
         cost = len(self.forms[level][1]) - len(self.forms[self.level][1])
         if level <= self.level or cost > left:
@@ -304,20 +320,20 @@ def fit_catalog(
     loaded: Collection[str] = (),
     used: Mapping[str, tuple[str, ...]] = _NOT_USED,
 ) -> Catalog:
-    """Fit cards into a budget of characters.
+    """Fit cards into a budget of characters; return the text and its evidence.
 
     At most `catalog_limit` cards are listed, the most wanted. `recent` are ids, the latest first;
-    `used` says of an id what was opened, run or called. Ids have to be unique. What comes out
-    depends on the arguments alone.
+    `used` names, for an id, what was opened, run or called. The result depends on the arguments
+    alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)
-    wanted = _ordered(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
+    wanted = _in_order(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
     order = wanted if catalog_limit is None else wanted[: max(catalog_limit, 0)]
     budget = max(budget_chars, 0)
     effective = max(budget, len(HEADER) + len(suffix(len(wanted)))) if wanted else budget
     _fit(order, room=effective - len(HEADER), wanted=len(wanted))
-    rendered = _rendered(order, wanted=len(wanted))
-    known = _Known(
+    rendered = _render(order, wanted=len(wanted))
+    known = _RunFacts(
         ranks={entry.card.id: rank for rank, entry in enumerate(order, 1)},
         pinned=frozenset(pinned),
         matched=dict(matched),
@@ -354,14 +370,17 @@ def _entries(cards: Sequence[Card]) -> list[_Entry]:
     return entries
 
 
-def _ordered(
+def _in_order(
     entries: Sequence[_Entry],
     *,
     pinned: frozenset[str],
     matched: Mapping[str, Match],
     recent: Sequence[str],
 ) -> list[_Entry]:
-    """The entries that a model may load, the most wanted first."""
+    """Return the entries that a model may load, the most wanted first.
+
+    The first of them that are pinned or matched are marked as preferred.
+    """
     latest = {id: place for place, id in reversed(list(enumerate(recent)))}
     never = len(recent)
 
@@ -392,12 +411,12 @@ def _fit(order: Sequence[_Entry], *, room: int, wanted: int) -> None:
     tail = len(suffix(wanted))
     names = sum(entry.name_cost for entry in order)
     whole = room - tail if len(order) < wanted else room
-    if names <= whole - _kept_for_words(order, whole):
+    if names <= whole - _room_for_words(order, whole):
         for entry in order:
             entry.level = 0
         _grow(order, left=whole - names)
         return
-    kept = _kept_for_words(order, room - tail)
+    kept = _room_for_words(order, room - tail)
     left = room - tail - kept
     listed = []
     for entry in sorted(order, key=lambda e: (e.long_name, e.name_cost if e.long_name else 0)):
@@ -409,8 +428,8 @@ def _fit(order: Sequence[_Entry], *, room: int, wanted: int) -> None:
     _grow([entry for entry in order if entry.level >= 0], left=kept)
 
 
-def _kept_for_words(order: Sequence[_Entry], room: int) -> int:
-    """What is kept for the words of the preferred cards: half of the room, if they need it."""
+def _room_for_words(order: Sequence[_Entry], room: int) -> int:
+    """Return the room kept for the words of the preferred cards: at most half, if they need it."""
     preferred = [entry for entry in order if entry.preferred and not entry.long_name]
     names = sum(entry.name_cost for entry in preferred)
     full = sum(entry.full_cost for entry in preferred)
@@ -418,20 +437,20 @@ def _kept_for_words(order: Sequence[_Entry], room: int) -> int:
 
 
 def _grow(listed: Sequence[_Entry], *, left: int) -> None:
-    """Give the room that names leave to the words of the cards."""
+    """Make cards longer with `left`, the room that their names leave."""
     for entry in listed:
         if entry.preferred:
             left = entry.grow(2, left)
             left = entry.grow(1, left)
     for entry in listed:
         left = entry.grow(1, left)
-    # While some cards are without words, none that nobody asked for has all of its own.
+    # A card that is neither pinned nor matched becomes full only when every card has some words.
     if all(entry.level > 0 or len(entry.forms) == 1 for entry in listed):
         for entry in listed:
             left = entry.grow(2, left)
 
 
-def _rendered(order: Sequence[_Entry], *, wanted: int) -> str:
+def _render(order: Sequence[_Entry], *, wanted: int) -> str:
     if not wanted:
         return ""
     lines = [entry.chosen[1] for entry in order if entry.level >= 0]
@@ -440,8 +459,8 @@ def _rendered(order: Sequence[_Entry], *, wanted: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What is known of a run's skills besides their cards."""
+class _RunFacts:
+    """The facts about a run's skills that are not on their cards."""
 
     ranks: Mapping[str, int]
     pinned: frozenset[str]
@@ -450,7 +469,7 @@ class _Known:
     used: Mapping[str, tuple[str, ...]]
 
 
-def _card_evidence(entry: _Entry, known: _Known) -> CardEvidence:
+def _card_evidence(entry: _Entry, known: _RunFacts) -> CardEvidence:
     card = entry.card
     form, shown = entry.chosen
     full = entry.forms[-1][1]
@@ -468,7 +487,7 @@ def _card_evidence(entry: _Entry, known: _Known) -> CardEvidence:
         char_estimate=len(full),
         token_estimate=tokens_of(len(full)),
         lifecycle=_lifecycle(card.id, reason, known),
-        matched=Matched(score=_score(match), reason=match.reason) if match else None,
+        matched=MatchEvidence(score=_score(match), reason=match.reason) if match else None,
         byte_estimate=size_bytes(full),
         form=form,
         shown_chars=len(shown),
@@ -480,7 +499,7 @@ def _card_evidence(entry: _Entry, known: _Known) -> CardEvidence:
     )
 
 
-def _reason(entry: _Entry, known: _Known) -> OmittedReason | None:
+def _reason(entry: _Entry, known: _RunFacts) -> OmittedReason | None:
     if entry.card.disable_model_invocation:
         return "disable_model_invocation"
     if entry.card.id not in known.ranks:
@@ -488,7 +507,7 @@ def _reason(entry: _Entry, known: _Known) -> OmittedReason | None:
     return None if entry.level >= 0 else "budget"
 
 
-def _lifecycle(id: str, reason: OmittedReason | None, known: _Known) -> Lifecycle:
+def _lifecycle(id: str, reason: OmittedReason | None, known: _RunFacts) -> Lifecycle:
     if id in known.used:
         return "used"
     if id in known.loaded:
@@ -499,5 +518,5 @@ def _lifecycle(id: str, reason: OmittedReason | None, known: _Known) -> Lifecycl
 
 
 def _score(match: Match) -> float:
-    # A number that is none has no place in an order, nor in JSON.
+    # NaN and infinity cannot be sorted reliably, nor written as JSON.
     return match.score if math.isfinite(match.score) else 0.0

@@ -1,6 +1,6 @@
-"""The skills that a command finds for its runs, and which of them were loaded lately.
+"""Find the skills that a command's runs may use, and remember which were loaded lately.
 
-Most runs have none. What reads and ranks skills is imported once there is one.
+Most runs have none. The modules that read and rank skills are imported once there is one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def skills_here(
     put: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Skills | None:
-    """What runs may use of what is found; None if there is nothing. What may not be is said.
+    """Return what runs may use of the skills that are found; None if there is nothing.
 
-    Raises `SkillUntrusted` where a user puts a skill into the prompt that may not be used.
+    `say` is called with a line for each directory, and one for all skills, that are not used. Raise
+    `SkillUntrusted` if `put`, the skills for the prompt, names one that may not be used;
+    `UsageError` if a directory of `flags` does not exist.
     """
     found = find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings.paths)
     for note in found.notes:
@@ -50,16 +52,17 @@ def skills_here(
 
 
 class Recent:
-    """Which skills were loaded lately by this user's runs, in a small file beside the ledger.
+    """The skills that this user's runs loaded lately, in a small file of a directory.
 
-    It only orders a catalog: one that cannot be read or written is as good as none.
+    It only orders a catalog: a file that cannot be read counts as empty, and a failed write is
+    ignored.
     """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "skills-recent.json"
 
     def ids(self) -> tuple[str, ...]:
-        """The ids, the last one loaded first."""
+        """Return the ids, the last one loaded first."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             with self._path.open("rb") as file:
                 raw = file.read(_RECENT_BYTES_MAX)
@@ -67,7 +70,7 @@ class Recent:
         return ()
 
     def note(self, ids: Sequence[str]) -> None:
-        """Put these in front, the last one first."""
+        """Put these ids in front, the last one first, and write the file."""
         if not ids:
             return
         kept = tuple(dict.fromkeys([*reversed(ids), *self.ids()]))[:_RECENT_MAX]
@@ -77,7 +80,7 @@ class Recent:
 
 
 def loaded_by(record: Record) -> str | None:
-    """The skill that a record says was loaded."""
+    """Return the id of the skill that a record says was loaded, or None."""
     if isinstance(record, HostAnswered) and isinstance(record.skill, SkillLoaded):
         return record.skill.id
     return None

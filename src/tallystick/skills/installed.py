@@ -1,7 +1,7 @@
-"""Skills on this machine: found and trusted, read by themselves, made new, copied.
+"""Manage skills on this machine: read, create and copy them, and admit those that are trusted.
 
 Rule 1: a copy has the ordinary files of a folder and nothing else; whatever is in them, nothing is
-run. What would be left out, such as a link, is a reason not to copy.
+run. An entry that would be left out, such as a link, is a reason not to copy.
 Rule 2: a folder appears under its name when it is whole, or not at all.
 """
 
@@ -26,7 +26,7 @@ from tallystick.settings.settings import SkillSettings
 from tallystick.skills.errors import SkillNotFound, SkillUnreadable, SkillUntrusted
 from tallystick.skills.format.bundle import BUNDLE_BYTES_MAX, Bundle, bundle_of
 from tallystick.skills.format.folder import Folder
-from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, hidden
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, has_hidden
 from tallystick.skills.found import Recent
 from tallystick.skills.layers import Registry, Skill, scan, skill_of
 from tallystick.skills.places import FoundLayers
@@ -57,7 +57,7 @@ Files beside this one are read when they are needed, with their paths from this 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """A skill that was copied: where it is, its files, and whether another stood there before."""
+    """A skill that was copied: where it is, its files, and whether it replaced another."""
 
     path: Path
     bundle: Bundle
@@ -65,9 +65,10 @@ class Installed:
 
 
 def skill_at(path: Path) -> Skill:
-    """The skill in a folder that somebody names.
+    """Return the skill in a folder that a user names.
 
-    Raises `SkillNotFound` if there is none, `SkillUnreadable` and `SkillPathRefused`.
+    Raise `SkillNotFound` if there is none, `SkillUnreadable` if it cannot be used, and
+    `SkillPathRefused` if its file is a link or the like.
     """
     folder = Folder(Path(os.path.realpath(path)))
     for file in SKILL_FILES:
@@ -84,7 +85,11 @@ def skill_at(path: Path) -> Skill:
 
 
 def new_skill(directory: Path, name: str) -> Path:
-    """Make a folder with a SKILL.md to go on from. Gives its path."""
+    """Make a folder with a SKILL.md to start from, and return its path.
+
+    Raise `UsageError` if the name is not valid or the folder exists already, `StoreError` if it
+    cannot be written.
+    """
     if not _NAME.fullmatch(name) or len(name) > _NAME_CHARS_MAX:
         raise UsageError(
             f"{one_line(name)!r} is not a name for a skill: small letters and digits, with single "
@@ -92,45 +97,55 @@ def new_skill(directory: Path, name: str) -> Path:
         )
     path = directory / name
     title = name.replace("-", " ").capitalize()
-    with _made_beside(directory, name) as made:
+    with _temporary_folder(directory, name) as made:
         (made / "SKILL.md").write_text(_PATTERN.format(name=name, title=title), encoding="utf-8")
-        _put(made, path, force=False)
+        _move_into_place(made, path, force=False)
     return path
 
 
 def install_skill(source: Folder, *, into: Path, name: str, force: bool = False) -> Installed:
-    """Copy a skill's folder under a directory. One that is there stays, unless `force`."""
+    """Copy a skill's folder into a directory. An existing one is replaced only with `force`.
+
+    Raise `UsageError` if the name cannot be a folder's, or if the folder exists already or is the
+    source itself. Raise it too if the source has an entry that would not be copied. Raise
+    `StoreError` if the copy cannot be written. The errors of `Folder.files` and `Folder.read` apply
+    as well.
+    """
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise UsageError(f"{one_line(name)!r} cannot be the name of a folder")
     path = into / name
     if os.path.lexists(path) and not force:
         raise UsageError(f"{one_line(str(path))} is there already; --force replaces it")
     if os.path.realpath(path) == os.path.realpath(source.path):
-        raise UsageError(f"{one_line(str(path))} is where it is already")
+        raise UsageError(f"{one_line(str(path))} is the skill's folder already")
     odd = _odd_entry(source.path)
     if odd is not None:
         raise UsageError(
             f"{one_line(str(odd))} is a link, or no ordinary file, or its name hides characters; "
             f"a skill is copied without such"
         )
-    with _made_beside(into, name) as made:
+    with _temporary_folder(into, name) as made:
         for each in source.files():
             data = source.read(each.path, bytes_max=BUNDLE_BYTES_MAX)
             target = made / each.path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            # Others that share the directory run scripts by their names.
+            # Other clients that share the directory run scripts by their names.
             if os.stat(source.path / each.path, follow_symlinks=False).st_mode & stat.S_IXUSR:
                 target.chmod(0o755)
-        # Of what was written, and not of what the source holds by now.
+        # Of the copy: the source may have changed meanwhile.
         bundle = bundle_of(Folder(made))
-        replaced = _put(made, path, force=force)
+        replaced = _move_into_place(made, path, force=force)
     return Installed(path=path, bundle=bundle, replaced=replaced)
 
 
 @contextmanager
-def _made_beside(directory: Path, name: str) -> Iterator[Path]:
-    """A folder on the same disk, out of the way of whoever looks for skills meanwhile."""
+def _temporary_folder(directory: Path, name: str) -> Iterator[Path]:
+    """Make a folder on the same disk, where no search for skills finds it; yield its path.
+
+    It is removed at the end, unless it was moved. Raise `UsageError` if `directory` is not one,
+    `StoreError` if the system fails.
+    """
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{one_line(str(directory))}: not a directory")
     with system_errors(one_line(str(directory)), StoreError):
@@ -144,15 +159,18 @@ def _made_beside(directory: Path, name: str) -> Iterator[Path]:
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def _put(made: Path, path: Path, *, force: bool) -> bool:
-    """Give a folder its name. True if another had it."""
+def _move_into_place(made: Path, path: Path, *, force: bool) -> bool:
+    """Move a folder to its path. Return True if it replaced another.
+
+    Raise `UsageError` if there is one and `force` is false, or if that one is not a skill.
+    """
     if not os.path.lexists(path):
         os.rename(made, path)
         return False
     if not force:
         raise UsageError(f"{one_line(str(path))} is there already")
     if not (path / "SKILL.md").is_file() and not (path / "skill.md").is_file():
-        raise UsageError(f"{one_line(str(path))} is there, and is no skill; take it away yourself")
+        raise UsageError(f"{one_line(str(path))} exists and is not a skill; remove it yourself")
     old = made.with_name(f"{made.name}.old")
     os.rename(path, old)
     try:
@@ -164,7 +182,11 @@ def _put(made: Path, path: Path, *, force: bool) -> bool:
 
 
 def _odd_entry(folder: Path) -> Path | None:
-    """The first entry that a folder does not give, and that is not left out anyway."""
+    """Return the first entry that would not be copied, or None.
+
+    Version control and compiled Python do not count. Raise `UsageError` for more than 20,000
+    entries.
+    """
     seen = 0
     for directory, names, files in os.walk(folder):
         names[:] = [each for each in names if each.casefold() not in _LEFT_OUT]
@@ -172,14 +194,14 @@ def _odd_entry(folder: Path) -> Path | None:
             seen += 1
             path = Path(directory, each)
             mode = os.lstat(path).st_mode
-            if hidden(each) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            if has_hidden(each) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 return path
             if seen > _ENTRIES_MAX:
                 raise UsageError(f"{one_line(str(folder))}: more than {_ENTRIES_MAX:,} entries")
     return None
 
 
-# Of the layers that a command found: what is trusted, as one registry.
+# The trusted skills of the layers that a command found, as one registry.
 
 
 def admitted_skills(
@@ -191,9 +213,10 @@ def admitted_skills(
     put: Sequence[str],
     say: Callable[[str], None],
 ) -> Skills | None:
-    """Return what runs may use of these layers; None if there is nothing. What may not be is said.
+    """Return the skills of these layers that are trusted; None if there are none.
 
-    Raises `SkillUntrusted` where a user puts a skill into the prompt that may not be used.
+    `say` is called with one line if some may not be used. Raise `SkillUntrusted` if `put`, the
+    skills for the prompt, names one of those.
     """
     admitted = SkillTrust(config_directory(environ), settings=settings).admitted(scan(found.layers))
     if admitted.refused:
@@ -217,7 +240,10 @@ def admitted_skills(
 
 
 def _check_put(put: Sequence[str], admitted: Admitted) -> None:
-    """Say of a skill that is asked for why it may not be used, rather than that there is none."""
+    """Raise `SkillUntrusted` for a skill in `put` that was found and is not trusted.
+
+    Otherwise the caller would be told that there is no such skill.
+    """
     whys: dict[str, str] = {}
     for each in admitted.refused:
         whys.setdefault(each.skill.id, each.why)

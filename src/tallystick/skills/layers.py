@@ -1,9 +1,10 @@
-"""Layers: the skills that are found in each place, and which of two of one name counts.
+"""Scan layers for skills, and decide which of two with the same id counts.
 
-Rule 1: a higher layer wins over a lower one, and within a layer the first by path. What lost is
-kept as shadowed, and what cannot be used as failed; nothing that was found goes without a word.
-Rule 2: below a layer's directory no link is followed. The directory itself may be a link, since
-it is the user who names it; one that a project names has to lie `within` the project.
+Rule 1: a higher layer wins over a lower one, and within a layer the first by path. A skill that
+lost is kept as shadowed, one that cannot be used as failed; nothing that was found is dropped
+silently.
+Rule 2: below a layer's directory no link is followed. The directory itself may be a link, since it
+is the user who names it; one that a project names has to lie `within` the project.
 Rule 3: a scan is bounded in depth, directories and breadth, and says where it stopped.
 """
 
@@ -19,12 +20,12 @@ from functools import cached_property
 from pathlib import Path
 
 from tallystick.skills.errors import SkillAmbiguous, SkillNotFound
-from tallystick.skills.format.folder import Folder, Found, walked
+from tallystick.skills.format.folder import Folder, SkillFile, search_directory
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, flattened, split
 from tallystick.skills.format.manifest import Card, Manifest, manifest_of
 from tallystick.skills.places import LAYER_ORDER, Layer, LayerName
 
-# Directories that somebody named, and that are missed if they are not there.
+# Directories that a user named: if one does not exist, that is a failure.
 _NAMED: frozenset[LayerName] = frozenset({"flag", "environment", "config"})
 _NEAR_MAX = 3
 
@@ -49,7 +50,7 @@ class Skill:
 
     @property
     def card(self) -> Card:
-        """What a catalog needs. Each text is one line, without characters that are not seen."""
+        """The card for a catalog. Each text is one line, without hidden characters."""
         manifest = self.manifest
         return Card(
             id=self.id,
@@ -66,13 +67,13 @@ class Skill:
         )
 
     def body(self) -> str:
-        """The instructions, read now. Raises as `Folder.read` does."""
+        """Return the instructions, read now. Raise the errors of `Folder.read`."""
         return split(self.folder.read(self.file, bytes_max=FILE_BYTES_MAX)).body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadowed:
-    """A skill that another one of its id hides."""
+    """A skill that is hidden by another one of its id."""
 
     skill: Skill
     by: Skill
@@ -80,7 +81,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """What was found and cannot be used, and why, in one line."""
+    """A folder that was found and cannot be used; `why` is one line."""
 
     path: Path
     layer: LayerName
@@ -90,7 +91,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Registry:
-    """All that a scan found.
+    """The result of a scan.
 
     `skills` are in order of their ids; `truncated` says where a bound cut the scan.
     """
@@ -101,7 +102,12 @@ class Registry:
     truncated: tuple[str, ...] = ()
 
     def find(self, name: str) -> Skill:
-        """The skill of an id; or of a bare name, or the end of an id, that only one has."""
+        """Return the skill of an id, or of a name that only one id ends with.
+
+        The end of an id is a bare name, or one with the last parts of its namespace. Raise
+        `SkillNotFound`, with similar names, if there is none; `SkillAmbiguous` if several ids end
+        so.
+        """
         asked = unicodedata.normalize("NFKC", name.strip())
         exact = self._by_id.get(asked)
         if exact is not None:
@@ -116,7 +122,7 @@ class Registry:
         raise SkillNotFound(name=name, near=tuple(dict.fromkeys(near)))
 
     def cards(self) -> tuple[Card, ...]:
-        """A card of every skill, in order of their ids."""
+        """Return a card of every skill, in order of their ids."""
         return tuple(each.card for each in self.skills)
 
     @cached_property
@@ -134,11 +140,11 @@ class Registry:
 
 
 def scan(layers: Sequence[Layer]) -> Registry:
-    """Look through layers, high to low; those of one name in the order given.
+    """Scan layers from high to low, those of one name in the order given; return what was found.
 
-    A directory that two layers share is looked through once, for the higher one.
+    A directory that two layers share is scanned once, for the higher one.
     """
-    scanned = _Scanned()
+    scanned = _ScanState()
     for layer in sorted(layers, key=lambda each: LAYER_ORDER.index(each.name)):
         _scan_layer(layer, scanned)
     return Registry(
@@ -152,7 +158,7 @@ def scan(layers: Sequence[Layer]) -> Registry:
 def skill_of(
     raw: bytes, *, folder: Folder, layer: LayerName, namespace: str = "", file: str = "SKILL.md"
 ) -> Skill | tuple[Problem, ...]:
-    """The skill that a SKILL.md makes, or the problems for which it makes none."""
+    """Return the skill in the bytes of a SKILL.md, or the problems for which there is none."""
     manifest, problems = manifest_of(split(raw), directory=folder.path.name)
     if manifest is None:
         return problems
@@ -171,8 +177,8 @@ def skill_of(
 
 
 @dataclass(slots=True)
-class _Scanned:
-    """What the layers so far gave."""
+class _ScanState:
+    """The skills, failures and directories that the scan has found so far."""
 
     skills: dict[str, Skill] = field(default_factory=dict)
     shadowed: list[Shadowed] = field(default_factory=list)
@@ -181,17 +187,20 @@ class _Scanned:
     roots: set[tuple[int, int]] = field(default_factory=set)
 
 
-def _scan_layer(layer: Layer, scanned: _Scanned) -> None:
-    walk = walked(layer.path, within=layer.within, seen=scanned.roots, missed=layer.name in _NAMED)
+def _scan_layer(layer: Layer, scanned: _ScanState) -> None:
+    walk = search_directory(
+        layer.path, within=layer.within, seen=scanned.roots, missed=layer.name in _NAMED
+    )
     scanned.failed += [
         Failed(path=path, layer=layer.name, why=flattened(why)) for path, why in walk.failed
     ]
     scanned.truncated += [f"{layer.name}: {note}" for note in walk.truncated]
     for found in walk.found:
-        _take(found, layer, walk.root, scanned)
+        _add_skill(found, layer, walk.root, scanned)
 
 
-def _take(found: Found, layer: Layer, root: Path, scanned: _Scanned) -> None:
+def _add_skill(found: SkillFile, layer: Layer, root: Path, scanned: _ScanState) -> None:
+    """Add a skill that was found; as shadowed if its id is taken, as failed if it has a fault."""
     namespace = "/".join(each for each in (layer.namespace.strip("/"), found.namespace) if each)
     made = skill_of(
         found.raw,

@@ -1,4 +1,4 @@
-"""Matching: which skills fit what was asked, by the words of their cards, their names and paths."""
+"""Match skills with a task, by their words, names and path patterns, and search them by words."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tallystick.skills.format.manifest import Card
 # is for the last part of a path; one that ends in a slash is for all below it. Case counts.
 #
 # Patterns come from strangers. They are never turned into regular expressions, which can be made to
-# backtrack for ever. All places of the pattern where a match may stand are kept at once, as the
-# bits of one number, and each character of the path moves them on: the time is linear in the path.
+# backtrack for ever. All places of the pattern that a match may have reached are kept at once, as
+# the bits of one number. Each character of the path moves them on, so the time is linear in the
+# path.
 
 
 _PATTERN_CHARS_MAX = 256
@@ -32,10 +33,11 @@ _Test = Callable[[str], bool]
 
 @dataclass(slots=True)
 class _Places:
-    """A pattern as places: the n-th test has to hold for the n-th place to be passed.
+    """A pattern as places in a row: the n-th test has to hold to pass the n-th place.
 
-    Bits of `runs` are places that any character but a slash may stay in, of `deep_runs` any
-    character at all; both may be passed for nothing. From `skips` two places are passed so.
+    Bits of `runs` are places that may stay for any character but a slash, of `deep_runs` for any
+    character at all; both may also be passed without a character. From a bit of `skips`, two places
+    are passed so.
     """
 
     tests: list[_Test] = field(default_factory=list)
@@ -55,7 +57,11 @@ class _Places:
 
 
 def path_matches(pattern: str, path: str) -> bool:
-    """Say whether a path is one that a pattern is for; not if either is too long to be meant."""
+    """Return True if a pattern fits a path.
+
+    It is False for an empty one, a pattern of more than 256 characters and a path of more than
+    4,096.
+    """
     if not pattern or len(pattern) > _PATTERN_CHARS_MAX or len(path) > _PATH_CHARS_MAX:
         return False
     parts = _parts(path)
@@ -67,19 +73,20 @@ def _one_matches(pattern: str, parts: Sequence[str]) -> bool:
     places = _places(_parts(f"{pattern}**" if pattern.endswith("/") else pattern))
     stays = {True: places.deep_runs, False: places.runs | places.deep_runs}
     passes: dict[str, int] = {}
-    at = _free(places, 1)
+    at = _add_free_places(places, 1)
     for letter in "/".join(parts) if deep else parts[-1]:
         if letter not in passes:
             passes[letter] = sum(1 << n for n, test in enumerate(places.tests) if test(letter))
-        at = _free(places, (at & passes[letter]) << 1, at & stays[letter == "/"])
+        at = _add_free_places(places, (at & passes[letter]) << 1, at & stays[letter == "/"])
         if not at:
             return False
     return bool(at >> len(places.tests))
 
 
-def _free(places: _Places, come: int, stayed: int = 0) -> int:
+def _add_free_places(places: _Places, come: int, stayed: int = 0) -> int:
     """Add the places that are reached without a character. No two runs follow each other."""
-    # Parts are skipped from where a part begins: by who comes there, not by who stayed.
+    # `**/` may be passed as a whole only at the beginning of a part: from places just reached, not
+    # from those that stayed.
     at = come | (come & places.skips) << 2 | stayed
     return at | (at & (places.runs | places.deep_runs)) << 1
 
@@ -147,7 +154,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Write out `{a,b}`, innermost first; too many of them leave the braces as they are."""
+    """Return the texts that `{a,b}` stands for; more than 16 leave the braces as they are."""
     done: list[str] = []
     todo = [pattern]
     while todo:
@@ -166,13 +173,13 @@ def _alternatives(pattern: str) -> list[str]:
 
 # Stems: English words without their endings, so that `invoices` and `invoicing` are one word.
 #
-# Endings are taken off by a few rules, from the outside in. A stem need not be a word: it has to be
-# the same for words of one family, and words of other languages pass mostly unchanged.
+# Endings are removed by a few rules, the outermost first. A stem need not be a word: it has to be
+# the same for words of one family. Words of other languages mostly stay as they are.
 
 
 _VOWELS = frozenset("aeiouy")
 _PASSES = 3
-# An ending, what stands in its stead, and how much of the word has to be left.
+# An ending, its replacement, and how many characters have to be left.
 _ENDINGS = (
     ("ization", "iz", 3), ("isation", "iz", 3), ("ersion", "ert", 6), ("ation", "", 4),
     ("ating", "", 4), ("ator", "", 4), ("ated", "", 4), ("ate", "", 4), ("izing", "iz", 4),
@@ -185,7 +192,10 @@ _ENDINGS = (
 
 
 def stem(word: str) -> str:
-    """The stem of a word in small letters."""
+    """Return the stem of a word that is in lower case.
+
+    A word with letters beyond ASCII is returned as it is.
+    """
     if not word.isascii():
         return word
     word = _singular(word)
@@ -217,18 +227,19 @@ def _without_ending(word: str) -> str:
     return word
 
 
-# Matching: which skills fit what was asked, by the words of their cards, their names and paths.
+# Matching: the skills that fit a task, by the words of their cards, their names and path patterns.
 #
-# The score of a card is hits / (hits + 1.5), plus 2.0 if its name stands in the prompt, plus 1.5
-# for each of its path patterns that one of the paths fits. `hits` counts the different words of the
+# The score of a card is hits / (hits + 1.5), plus 2.0 if its name is in the prompt, plus 1.5 for
+# each of its path patterns that fits one of the paths. `hits` counts the different words of the
 # prompt, longer than two characters, that are words of the description or of when_to_use. Words are
-# runs of letters and digits; case does not count. The name has to stand in the prompt letter for
-# letter, be it inside another word.
+# runs of letters and digits; case does not count. The name has to be in the prompt letter for
+# letter, but may be part of another word.
 #
 # A host may do the matching instead (strategies `host` and `embedding`): its scores are taken as
 # they are, zero and below too. Where it fails, the words decide.
 
 
+# So many hits give half a point: hits / (hits + 1.5).
 _HALF_HITS = 1.5
 _NAME_SCORE = 2.0
 _PATH_SCORE = 1.5
@@ -240,7 +251,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True):
-    """A skill that fits, how well, and by what."""
+    """A skill that fits, with its score and the reason."""
 
     id: str
     score: float
@@ -248,10 +259,10 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Matching(msgspec.Struct, frozen=True, kw_only=True):
-    """How a prompt was compared with the skills.
+    """The result of comparing a task with the skills.
 
-    `strategy` is the one that decided. `candidates` are all that fit, the best first; `matched`
-    the first of them. `problem` says why a host that was asked did not decide.
+    `strategy` is the one that decided. `candidates` are all that fit, the best first; `matched` the
+    first of them. `problem` says why a host that was asked did not decide.
     """
 
     strategy: str
@@ -273,9 +284,10 @@ def match_skills(
     host: Host | None = None,
     top_n: int = 1,
 ) -> Matching:
-    """Compare a prompt with the skills that a model may load; the first `top_n` are matched.
+    """Compare a task with the skills that a model may load; the first `top_n` are matched.
 
-    A strategy that is not known is `metadata`. Equal scores are in the order of their ids.
+    An unknown strategy counts as `metadata`. Equal scores are in the order of their ids. Whatever a
+    host raises is caught: the result has it as `problem`, and the words decide.
     """
     invocable = tuple(card for card in cards if not card.disable_model_invocation)
     problem = ""
@@ -284,7 +296,7 @@ def match_skills(
             found = _by_host(prompt, invocable, host)
             return _matching(strategy, found, top_n=top_n)
         except Exception as exc:
-            # The host is somebody else's code: whatever it raises, the run goes on without it.
+            # The host is foreign code: whatever it raises, the run continues without it.
             problem = f"{type(exc).__name__}: {exc}"[:200]
     scored = _by_metadata(prompt, invocable, paths)
     return _matching("metadata", scored, top_n=top_n, problem=problem)
@@ -301,7 +313,11 @@ def _matching(strategy: str, found: Iterable[Match], *, top_n: int, problem: str
 
 
 def _by_host(prompt: str, cards: Sequence[Card], host: Host | None) -> list[Match]:
-    """What the host says, as far as it speaks of skills that it was asked about, each once."""
+    """Return the host's matches with the skills that it was asked about, the first for each.
+
+    Raise `LookupError` without a host, `TypeError` for a match that is none; the host may raise
+    anything.
+    """
     if host is None:
         raise LookupError("there is no host to ask")
     known = {card.id for card in cards}
@@ -339,43 +355,45 @@ def _long_words(folded: str) -> list[str]:
 def _match_reason(hits: Sequence[str], *, named: bool, fit: Sequence[str]) -> str:
     said = ["name"] if named else []
     if hits:
-        said.append(f"words {_listed(hits)}")
+        said.append(f"words {_first_words(hits)}")
     if fit:
-        said.append(f"paths {_listed(fit)}")
+        said.append(f"paths {_first_words(fit)}")
     return "; ".join(said)
 
 
-def _listed(words: Sequence[str]) -> str:
+def _first_words(words: Sequence[str]) -> str:
     shown = ", ".join(word[:40] for word in words[:_REASONS_SHOWN])
     left = len(words) - _REASONS_SHOWN
     return f"{shown} and {left} more" if left > 0 else shown
 
 
-# Search: what `skills.search` gives to programs, by the words of the cards.
+# Search: the results of `skills.search`, by the words of the cards.
 #
-# Programs are written by models, and a model that does not know what there is asks in its own
-# words. So case, punctuation and endings do not count, the beginning of a word finds it, and a word
-# that is in no card costs nothing. Words that are in few cards count more than words that are in
-# many; a word of a name counts more than one of a description. Ties are in the order of the ids:
-# the same cards and the same query give the same list everywhere.
+# Programs are written by models, and a model that does not know the skills asks in its own words.
+# So case, punctuation and endings do not count, the beginning of a word finds it, and a word that
+# is in no card does no harm. Words that are in few cards count more than words that are in many; a
+# word of a name counts more than one of a description. Ties are in the order of the ids: the same
+# cards and the same query give the same list everywhere.
 
 
 _QUERY_CHARS_MAX = 2_000
 _QUERY_WORDS_MAX = 32
 _TEXT_CHARS_MAX = 4_000
 _WORDS_SHOWN = 5
+# A text of up to so many different words counts fully, a longer one less.
 _WORDS_USUAL = 60
 # How much one word counts in each field; a second time it counts less and less.
 _NAME, _SHORT, _WHEN, _DESCRIPTION = 3.0, 1.5, 1.5, 1.0
 _SATURATION = 1.2
-# How much of it a card keeps whose words only begin with, or only contain, the one that was asked.
+# The share of its score that a card keeps if its words only begin with, or only contain, the
+# query's word.
 _BEGINS, _CONTAINS = 0.6, 0.3
 _BEGINS_CHARS_MIN, _CONTAINS_CHARS_MIN = 3, 4
 # A query that is the id, or the name, means that skill.
 _IS_ID, _IS_NAME = 200.0, 100.0
 _LISTED = "listed"
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Words that say nothing of what a skill is about.
+# Words that say nothing about the subject of a skill.
 _STOP = frozenset(
     _WORD.findall(
         "a about all an and any are as at be by can do does find for from get give have help how "
@@ -387,15 +405,15 @@ _STOP = frozenset(
 
 
 def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ...]:
-    """The `k` skills that fit a query best, of those that a model may load.
+    """Return the `k` skills that fit a query best, of those that a model may load.
 
-    A query without words, or of none but such as `all` and `skills`, lists them by id.
+    A query without words, or only with words such as `all` and `skills`, lists them by id.
     """
     invocable = sorted(
         (card for card in cards if not card.disable_model_invocation), key=lambda card: card.id
     )
     k = max(k, 0)
-    asked = _asked(query)
+    asked = _query_stems(query)
     whole = _plain(query)
     exact = any(whole in (_plain(each.id), _plain(each.name)) for each in invocable)
     if not whole or not (asked or exact):
@@ -403,7 +421,7 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
     scores: dict[int, float] = defaultdict(float)
     words: dict[int, list[str]] = defaultdict(list)
     known = 0
-    for said, scored in zip(asked.values(), _scored(invocable, list(asked)), strict=True):
+    for said, scored in zip(asked.values(), _word_scores(invocable, list(asked)), strict=True):
         known += bool(scored)
         for place, score in scored.items():
             scores[place] += score
@@ -411,7 +429,7 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
     found = []
     for place, card in enumerate(invocable):
         is_id, is_name = whole == _plain(card.id), whole == _plain(card.name)
-        # A word that no card has is not held against any.
+        # A word that no card has lowers the score of none.
         score = scores[place] * len(words[place]) / max(known, 1)
         score += _IS_ID * (query == card.id) + _IS_ID * is_id + _IS_NAME * is_name
         if score > 0:
@@ -421,14 +439,14 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
     return tuple(found[:k])
 
 
-def _scored(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float]]:
-    """For each word that is asked, the cards that have it or one like it, and how well it fits.
+def _word_scores(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float]]:
+    """Return, for each word of a query, the cards that have it or a similar one, with their scores.
 
-    Only words like those that are asked are counted: most of the words of a thousand cards are not.
+    Only words similar to those of the query are counted: most words of a thousand cards are not.
     """
     fields = [_fields(card) for card in cards]
     vocabulary = frozenset().union(*(words for card in fields for _, words in card))
-    alike = _alike(vocabulary, asked)
+    alike = _similar_words(vocabulary, asked)
     relevant = frozenset(alike)
     counts: dict[tuple[int, str, float], dict[int, float]] = defaultdict(dict)
     for place, card in enumerate(fields):
@@ -446,7 +464,7 @@ def _scored(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float
 
 
 def _fields(card: Card) -> list[tuple[float, frozenset[str]]]:
-    """The words of each field of a card, and how much they count."""
+    """Return the words of each field of a card, with the weight of the field."""
     name = card.id if card.name in card.id else f"{card.id} {card.name}"
     fields = [(_NAME, frozenset(_folded_words(_HUMP.sub(" ", name))))]
     for weight, text in (
@@ -455,27 +473,32 @@ def _fields(card: Card) -> list[tuple[float, frozenset[str]]]:
         (_DESCRIPTION, card.description),
     ):
         if words := frozenset(_folded_words(text[:_TEXT_CHARS_MAX])):
-            # A text that names everything says little about each.
+            # A long text names many subjects and says little about each.
             fields.append((weight * min(1.0, math.sqrt(_WORDS_USUAL / len(words))), words))
     return fields
 
 
-def _alike(words: Iterable[str], asked: Sequence[str]) -> dict[str, list[tuple[int, str, float]]]:
-    """The words that are like one that is asked: which, by what root, and how much alike."""
+def _similar_words(
+    words: Iterable[str], asked: Sequence[str]
+) -> dict[str, list[tuple[int, str, float]]]:
+    """Return the words that are similar to one of the query.
+
+    Each is given with the index of the query's word, its own root, and the similarity.
+    """
     found: dict[str, list[tuple[int, str, float]]] = {}
     for word in words:
         root = stem(word)
         keys = [
             (which, root, share)
             for which, wanted in enumerate(asked)
-            if (share := _share(root, wanted)) > 0
+            if (share := _similarity(root, wanted)) > 0
         ]
         if keys:
             found[word] = keys
     return found
 
 
-def _share(root: str, wanted: str) -> float:
+def _similarity(root: str, wanted: str) -> float:
     if root == wanted:
         return 1.0
     if root.startswith(wanted):
@@ -491,8 +514,8 @@ def _likeness(one: str, other: str) -> float:
     return min(len(one), len(other)) / max(len(one), len(other))
 
 
-def _asked(query: str) -> dict[str, str]:
-    """The roots of the words of a query that say something, each with the word itself."""
+def _query_stems(query: str) -> dict[str, str]:
+    """Return the roots of the meaningful words of a query, at most 32, each with its word."""
     asked: dict[str, str] = {}
     for word in _folded_words(_HUMP.sub(" ", query[:_QUERY_CHARS_MAX])):
         if word not in _STOP:

@@ -1,4 +1,4 @@
-"""Places: the directories where skills are looked for, and which of them goes first.
+"""Find the directories that may hold skills, and their precedence.
 
 From high to low: the directories that a command names, those of `TALLYSTICK_SKILLS`, the project's,
 those of the setting `skills_paths`, the user's, and those of installed packages. A project's are
@@ -31,7 +31,7 @@ LayerName = Literal["flag", "environment", "project", "config", "user", "package
 LAYER_ORDER: tuple[LayerName, ...] = get_args(LayerName)
 
 SKILLS_VARIABLE = "TALLYSTICK_SKILLS"
-# In the order in which they count. The first is where skills are put.
+# In order of precedence. New skills are put into the first.
 PROJECT_DIRECTORIES = (".agents/skills", ".claude/skills")
 ENTRY_POINTS = "tallystick.skills"
 
@@ -41,7 +41,11 @@ _PACKAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A directory that holds skills. `namespace` is put before the ids of all that is in it."""
+    """A directory that holds skills.
+
+    `namespace` is put before the ids of all that is in it. With `within`, its real path has to lie
+    in that directory.
+    """
 
     name: LayerName
     path: Path
@@ -64,12 +68,17 @@ def find_layers(
     cwd: Path | None = None,
     settings_paths: Sequence[str | Path] = (),
 ) -> FoundLayers:
-    """The layers, and what was left out. A directory named by a flag has to be there."""
+    """Return the layers, and what was left out.
+
+    Raise `UsageError` if a directory of `flags` does not exist. Those of the environment and of the
+    settings need not exist.
+    """
     notes: list[str] = []
     here = _working_directory(cwd)
     home = _home(environ)
     named = [
-        _named(each, home, here) for each in environ.get(SKILLS_VARIABLE, "").split(os.pathsep)
+        _directory_of(each, home, here)
+        for each in environ.get(SKILLS_VARIABLE, "").split(os.pathsep)
     ]
     users = _user_directories(environ)
     layers = [
@@ -78,31 +87,37 @@ def find_layers(
         *_project_layers(here, home, users),
         *(
             Layer(name="config", path=each)
-            for each in (_named(str(path), home, here) for path in settings_paths)
+            for each in (_directory_of(str(path), home, here) for path in settings_paths)
             if each is not None
         ),
         *(Layer(name="user", path=each) for each in users if os.path.isdir(each)),
         *package_layers(notes=notes),
     ]
-    return FoundLayers(layers=tuple(_each_once(layers)), notes=tuple(notes))
+    return FoundLayers(layers=tuple(_without_duplicates(layers)), notes=tuple(notes))
 
 
 def named_layers(paths: Sequence[Path]) -> FoundLayers:
-    """These directories and no others, for what is not to depend on the machine."""
-    return FoundLayers(layers=tuple(_each_once([*_flag_layers(paths)])))
+    """Return these directories and no others, for a result that must not depend on the machine.
+
+    Raise `UsageError` if one does not exist.
+    """
+    return FoundLayers(layers=tuple(_without_duplicates([*_flag_layers(paths)])))
 
 
 def user_skills_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's skills are put."""
+    """Return the directory into which this user's skills are put."""
     return _home(environ) / PROJECT_DIRECTORIES[0]
 
 
 def project_root(cwd: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The root of the checkout that the working directory is in; without one, that directory."""
+    """Return the root of the checkout that holds the working directory.
+
+    Without a checkout, return the working directory. Raise `UsageError` if that is gone.
+    """
     here = _working_directory(cwd)
     if here is None:
         raise UsageError("the working directory is gone")
-    walked = list(_upward(here, _home(environ)))
+    walked = list(_directories_upward(here, _home(environ)))
     is_checkout = bool(walked) and os.path.lexists(walked[-1] / ".git")
     return walked[-1] if is_checkout else here
 
@@ -115,9 +130,9 @@ def _flag_layers(flags: Sequence[Path]) -> Iterator[Layer]:
 
 
 def _project_layers(here: Path | None, home: Path, users: Sequence[Path]) -> Iterator[Layer]:
-    walked = [] if here is None else list(_upward(here, home))
+    walked = [] if here is None else list(_directories_upward(here, home))
     own = {os.path.realpath(each) for each in users}
-    # Without a checkout nobody knows where a project ends: each directory is one by itself.
+    # Without a checkout the end of a project is unknown: each directory is one by itself.
     root = walked[-1] if walked and os.path.lexists(walked[-1] / ".git") else None
     for directory in walked:
         for name in PROJECT_DIRECTORIES:
@@ -126,8 +141,11 @@ def _project_layers(here: Path | None, home: Path, users: Sequence[Path]) -> Ite
                 yield Layer(name="project", path=path, within=root or directory)
 
 
-def _upward(here: Path, home: Path) -> Iterator[Path]:
-    """From here to the root of the checkout. A home ends it, and is not a part of it."""
+def _directories_upward(here: Path, home: Path) -> Iterator[Path]:
+    """Yield the directories from here to the root of the checkout.
+
+    A home ends them, and is left out.
+    """
     stop = os.path.realpath(home)
     for directory in (here, *here.parents):
         if str(directory) == stop:
@@ -142,8 +160,8 @@ def _user_directories(environ: Mapping[str, str]) -> list[Path]:
     return [config_directory(environ) / "skills", *(home / each for each in PROJECT_DIRECTORIES)]
 
 
-def _named(text: str, home: Path, here: Path | None) -> Path | None:
-    """A directory as a person wrote it, whether it is there or not."""
+def _directory_of(text: str, home: Path, here: Path | None) -> Path | None:
+    """Return a directory as a person wrote it, whether it exists or not; None for an empty text."""
     if not text:
         return None
     if text == "~" or text.startswith("~/"):
@@ -151,7 +169,8 @@ def _named(text: str, home: Path, here: Path | None) -> Path | None:
     return (here or Path("/")) / text
 
 
-def _each_once(layers: Sequence[Layer]) -> Iterator[Layer]:
+def _without_duplicates(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """Yield each layer whose real directory did not come before."""
     seen: set[str] = set()
     for each in layers:
         real = os.path.realpath(each.path)
@@ -183,11 +202,14 @@ def _home(environ: Mapping[str, str]) -> Path:
 def package_layers(
     *, directories: Sequence[str] | None = None, notes: list[str] | None = None
 ) -> tuple[Layer, ...]:
-    """The layers of installed packages, in the order of their names. Imports none of them."""
+    """Return the layers of installed packages, in the order of their names. Import none of them.
+
+    A sentence for each package that is left out is added to `notes`, if that is given.
+    """
     said = [] if notes is None else notes
     found: dict[str, Path] = {}
     for directory in _site_directories() if directories is None else directories:
-        for package in _declared(directory):
+        for package in _declared_packages(directory):
             path = _package_directory(package, directory)
             if path is None:
                 said.append(
@@ -206,8 +228,8 @@ def _site_directories() -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _declared(directory: str) -> Iterator[str]:
-    """The values of the entry points of the group, of all distributions in a directory."""
+def _declared_packages(directory: str) -> Iterator[str]:
+    """Yield the packages that the distributions in a directory declare in the entry point group."""
     try:
         names = sorted(each for each in os.listdir(directory) if each.endswith(".dist-info"))
     except OSError:
@@ -223,6 +245,7 @@ def _declared(directory: str) -> Iterator[str]:
 
 
 def _values(text: str) -> Iterator[str]:
+    """Yield the values of the entry point group in the text of an `entry_points.txt`."""
     section = ""
     for line in text.splitlines():
         words = line.partition("#")[0].strip()
@@ -233,12 +256,13 @@ def _values(text: str) -> Iterator[str]:
 
 
 def _package_directory(package: str, directory: str) -> Path | None:
-    # Of a dotted name, the search would import what stands before the last dot.
+    # For a dotted name, `find_spec` would import the package before the last dot.
+    """Return the directory `skills` of a top-level package, or None."""
     if not _PACKAGE.fullmatch(package):
         return None
     candidates = [os.path.join(directory, package)]
     if not os.path.isdir(candidates[0]):
-        # Installed for editing: its files are elsewhere, and the import system knows where.
+        # An editable install: its files are elsewhere, and the import system knows where.
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):

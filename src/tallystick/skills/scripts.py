@@ -1,9 +1,9 @@
-"""Scripts of skills, each run by itself in a sandbox of its own.
+"""Run the scripts of skills, each by itself in a sandbox of its own.
 
 A skill comes from somebody else. Its script sees the skill's own files and none of the run's
-variables, and of the run's functions only those that the skill's allowed tools name, and those of
-every skill that was loaded before: one that names none gets none. What it uses is the run's to pay:
-its calls count with those of the program, each under a key of its own.
+variables. Of the run's functions it sees those that the allowed tools of its skill name, or of any
+skill that was loaded before; if they name none, it gets none. The run pays for what it uses: its
+calls count with those of the program, each under a key of its own.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ _FILES_MAX = 500
 _OUTPUT_BYTES_MAX = 1_000_000
 _SCRIPT_MS_MAX = 30_000
 _EXIT_MAX = 2**31
-# Our own calls, beside those of the script that count. It may find them, and has nothing of them.
+# Names of our own calls and values. A script may find them, but gains nothing by using them.
 _RETURNED, _EXIT, _JOB, _FILES = (
     f"_tallystick_{each}" for each in ("returned", "exit", "job", "files")
 )
+# The sandbox counts our own calls, too, so its limit has room for some of them.
 _OUR_CALLS_MAX = 10
 
-# Runs in the guest. The script's namespace has the functions that it may call and nothing of ours.
+# Runs in the guest. The script's namespace has the functions that it may call, but not our names.
 _RUNNER = '''
 import importlib.util as _util, io as _io, json as _json, sys as _sys
 
@@ -108,7 +109,7 @@ _started(_tallystick_job)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptResult:
-    """What came of a script: `value` is JSON text, of a function that was called."""
+    """The outcome of a script. `value` is JSON text, if a function was called and returned."""
 
     stdout: str
     stderr: str
@@ -121,7 +122,7 @@ class ScriptResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What to run: a script with its arguments, or a function in it."""
+    """The work of a script: the whole file with its arguments, or a function in it."""
 
     path: str
     argv: Sequence[str] = ()
@@ -132,7 +133,7 @@ class Job:
 
 
 class Scripts:
-    """Runs scripts for the programs of one run. `functions` gives the run's, when it is needed."""
+    """Runs scripts for the programs of one run. `functions` returns the run's functions."""
 
     def __init__(
         self,
@@ -153,21 +154,27 @@ class Scripts:
 
     @property
     def has_effects(self) -> bool:
-        """Whether a script could do something that must not happen twice."""
+        """True if a script could do something that must not happen twice."""
         return any(each.policy == "effect" for each in self._functions())
 
     async def run(self, skills: Skills, skill: Skill, job: Job, call: Call) -> ScriptResult:
-        """Run one script to its end, by its own fault or not. Its time and calls are `call`'s."""
+        """Run one script to its end and return its outcome; a failure of the script is one, too.
+
+        Its time is limited to 30 seconds and to what the run of `call` has left. Its host calls are
+        taken off those that the program has left, and they and its fuel are charged to the run.
+        Raise `SkillPathRefused` if the file is not Python; the errors of `Skills.read` apply as
+        well.
+        """
         raw = skills.read(skill, job.path, bytes_max=_SCRIPT_BYTES_MAX)
         if not job.path.endswith(".py"):
             why = "is no Python file; only those are run"
             raise SkillPathRefused(id=skill.id, path=job.path, why=why)
-        files = _texts(skills, skill)
+        files = _text_files(skills, skill)
         outcome = _Outcome()
         tools = self._tools(skill, call)
         own = [
-            HostFunction(name=_RETURNED, function=outcome.returned, local=True),
-            HostFunction(name=_EXIT, function=outcome.exits, local=True),
+            HostFunction(name=_RETURNED, function=outcome.set_value, local=True),
+            HostFunction(name=_EXIT, function=outcome.set_exit, local=True),
         ]
         table = HostTable([*own, *(each.hosted() for each in tools)], granted=self._granted)
         values: dict[str, object] = {
@@ -183,10 +190,10 @@ class Scripts:
                 "names": sorted({each.name.partition(".")[0] for each in tools}),
             },
         }
-        # The program has made the calls up to this one.
+        # Calls of the program are numbered from 0: this one and those before it are already used.
         calls_max = call.scope.host_calls_left - (call.index + 1)
         host = _ScriptHost(table, values, files, calls_max=calls_max, call=call)
-        result = await self._executed(host, call.scope.times.ends_at)
+        result = await self._execute(host, call.scope.times.ends_at)
         call.scope.host_calls_left -= host.calls
         self._spend(Amount(fuel=result.charge.fuel, host_calls=host.calls))
         error = "" if result.error is None else result.error.traceback or result.error.message
@@ -195,7 +202,7 @@ class Scripts:
             stdout=result.stdout,
             stderr="\n".join(each for each in (result.stderr, error) if each),
             exit=outcome.exit or int(failed),
-            # Whatever was said before it failed is not what the function returned.
+            # A value that was reported before the failure is not what the function returned.
             value=None if failed else outcome.value,
             sha256=digest(raw),
             fuel=result.charge.fuel,
@@ -203,7 +210,7 @@ class Scripts:
         )
 
     def _tools(self, skill: Skill, call: Call) -> list[RunFunction]:
-        """The functions of the run that the skill names, as far as the program has them itself."""
+        """Return the run's functions that are allowed by name and granted to the run."""
         allowed = (skill.card.allowed_tools or (), *call.scope.tools)
         return [
             each
@@ -211,7 +218,7 @@ class Scripts:
             if allows(allowed, each.name) and (not each.needs or each.needs in self._granted)
         ]
 
-    async def _executed(self, host: _ScriptHost, ends_at: float) -> ExecutionResult:
+    async def _execute(self, host: _ScriptHost, ends_at: float) -> ExecutionResult:
         left_ms = max(0, min(_SCRIPT_MS_MAX, round(1000 * (ends_at - time.monotonic()))))
         context = ExecutionContext(
             session_id=new_id(),
@@ -235,38 +242,40 @@ class Scripts:
 
 
 def _discard(result: ExecutionResult) -> None:
-    """What was printed beyond the limit is not kept."""
+    """Remove the files with what was printed beyond the limit."""
     for path in (result.output_file_path, result.metadata.get("stderr_file_path")):
         if isinstance(path, str):
             remove_output(Path(path))
 
 
-# A file that is no text, has gone, may not be read, or is not the one that was trusted.
+# A file that is not text, has gone, may not be read, or is not the one that was trusted.
 _PASSED_OVER = (
     UnicodeDecodeError, SkillNotFound, SkillPathRefused, SkillUnreadable, SkillUntrusted,
 )  # fmt: skip
 
 
 class _Outcome:
-    """What a script says of its end, the last time that it does."""
+    """The result that a script reports. The last report counts."""
 
     def __init__(self) -> None:
         self.value: str | None = None
         self.exit: int | None = None
 
-    def returned(self, value: object) -> None:
+    def set_value(self, value: object) -> None:
+        """Keep the JSON text that a function returned; None for anything but text."""
         self.value = value if isinstance(value, str) else None
 
-    def exits(self, code: object) -> None:
+    def set_exit(self, code: object) -> None:
+        """Keep the exit code. One that is no 32-bit number counts as 1."""
         is_code = isinstance(code, int) and -_EXIT_MAX <= code < _EXIT_MAX
         self.exit = int(code) if isinstance(code, int) and is_code else 1
 
 
 class _ScriptHost:
-    """A table whose program also finds values, and files that it can open.
+    """A host table whose program also finds values, and files that it can open.
 
-    Calls beyond `calls_max` are refused; our own do not count. Each has a key that follows from
-    that of `call`, which runs the script, and from its place.
+    Calls beyond `calls_max` are refused; our own do not count. Each has a key made of that of
+    `call`, which runs the script, and its number.
     """
 
     def __init__(
@@ -290,6 +299,10 @@ class _ScriptHost:
         )
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
+        """Return the reply to a call of the script, or an awaitable of it.
+
+        Beyond `calls_max`, the reply is an error.
+        """
         if call.name in (_RETURNED, _EXIT):
             return self._table.serve(call)
         if self.calls >= self.calls_max:
@@ -299,22 +312,22 @@ class _ScriptHost:
         with under_key(key):
             reply = self._table.serve(call, self._call.inside(key))
         if isinstance(reply, Blocking):
-            return Blocking(lambda: _done_under(key, reply))
-        return reply if isinstance(reply, bytes) else _awaited_under(key, reply)
+            return Blocking(lambda: _run_under(key, reply))
+        return reply if isinstance(reply, bytes) else _await_under(key, reply)
 
 
-def _done_under(key: str, work: Blocking) -> bytes:
+def _run_under(key: str, work: Blocking) -> bytes:
     with under_key(key):
         return work()
 
 
-async def _awaited_under(key: str, reply: Awaitable[bytes]) -> bytes:
+async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
     with under_key(key):
         return await reply
 
 
-def _texts(skills: Skills, skill: Skill) -> dict[str, str]:
-    """The text files of a skill, as many as there is room for in a sandbox."""
+def _text_files(skills: Skills, skill: Skill) -> dict[str, str]:
+    """Return the text files of a skill by path: at most 500 files and 4 MB."""
     found: dict[str, str] = {}
     room = _FILES_BYTES_MAX
     for each in skill.folder.files()[:_FILES_MAX]:

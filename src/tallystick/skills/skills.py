@@ -1,4 +1,4 @@
-"""The skills of a session: what a run records of them, shows, and fills into their words."""
+"""Record the skills of a run, show them in its prompt, and fill in their instructions."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ from tallystick.skills.places import Layer
 # Substitution: arguments and variables put into a skill's instructions.
 #
 # `$ARGUMENTS` is all arguments joined by spaces, `$1` the first, `$12` the twelfth, `${NAME}` a
-# variable, `$$` a dollar. What has no value stays as it is written: `$0`, `$3` of two arguments, an
-# unknown `${NAME}`, an unclosed `${`, a lone `$`. The text is read once from left to right and what
-# is put in is not read again, so an argument cannot bring in a variable. Variables come from the
-# caller alone; the environment of the process has no part.
+# variable, `$$` a dollar. A placeholder without a value stays as it is written: `$0`, `$3` of two
+# arguments, an unknown `${NAME}`, an unclosed `${`, a lone `$`. The text is read once from left to
+# right and what is put in is not read again, so an argument cannot bring in a variable. Variables
+# come from the caller alone, never from the environment of the process.
 
 
 _ALL = "ARGUMENTS"
 _DIGITS = frozenset("0123456789")
-# A longer number is the place of no argument, and need not be computed.
+# No argument has a longer number, so it need not be computed.
 _DIGITS_MAX = 9
 
 
-def substituted(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
+def substitute(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
     """Put arguments and variables into a text, in time linear in its length."""
     pieces: list[str] = []
     copied = 0
@@ -84,7 +84,7 @@ def _placeholder(
     variables: Mapping[str, str],
     last_close: int,
 ) -> tuple[int, str | None]:
-    """Where the placeholder at a dollar ends, and its value; None leaves it as it is."""
+    """Return where the placeholder at a dollar ends, and its value; None leaves it as it is."""
     after = at + 1
     if body.startswith("$", after):
         return after + 1, "$"
@@ -102,6 +102,7 @@ def _placeholder(
 
 
 def _argument(digits: str, arguments: Sequence[str]) -> str | None:
+    """Return the argument with this number, counted from 1; None if there is none."""
     significant = digits.lstrip("0")
     if not significant or len(significant) > _DIGITS_MAX:
         return None
@@ -109,7 +110,7 @@ def _argument(digits: str, arguments: Sequence[str]) -> str | None:
     return arguments[place - 1] if place <= len(arguments) else None
 
 
-# The skills of a session, and what a run of it records of them when it begins.
+# The skills of an agent, and what a run records of them when it begins.
 
 
 BUDGET_CHARS = 2_000
@@ -118,23 +119,24 @@ _PUT_CHARS_MAX = 200_000
 _CANDIDATES_MAX = 20
 _GOAL_CHARS_MAX = 200
 _PATH_CHARS_MAX = 100
-# Scores from which a skill is taken to fit: three words in common; its name in the task.
+# The lowest scores that count as a fit: three words in common (3 / 4.5); its name in the task.
 _FITS, _NAMED = 0.66, 2.0
-# What a skill may call itself by in its own instructions: programs name it so.
+# Variables that a skill may use in its own instructions. The first two are its id, since programs
+# name a skill by that.
 _VARIABLES = ("TALLYSTICK_SKILL_DIR", "TALLYSTICK_SKILL_ID", "TALLYSTICK_SESSION_ID")
 
-# Chooses skills for a prompt in place of the words that they have in common.
+# A function of the host that matches skills with a prompt, instead of the words they share.
 HostMatch = Callable[[str, Sequence[Card]], Sequence[Match]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skills:
-    """The skills that runs of a session may load.
+    """The skills that runs of an agent may load.
 
     `budget_chars` is the room for the catalog in the prompt, `limit` how many skills it lists at
     most, `pinned` the ids that come first. `strategy` and `host` say how skills are matched with a
     goal; `recent` are ids that were loaded lately, `variables` what instructions may name besides.
-    `bundles` are the files, by id, of skills that count by what they held when they were trusted.
+    `bundles` are the files, by id, of skills that are trusted by the digests of their files.
     """
 
     registry: Registry
@@ -151,7 +153,11 @@ class Skills:
 
     @classmethod
     def of(cls, *directories: str | Path, **settings: Any) -> Skills:  # noqa: ANN401
-        """The skills in these directories, the first of a name counting; `settings` as above."""
+        """Return the skills in these directories; the first of a name counts.
+
+        `settings` are the other fields of `Skills`. Raise `UsageError` if no directory is given, or
+        if one does not exist.
+        """
         if not directories:
             raise UsageError("Skills.of: name a directory that holds skills")
         for each in directories:
@@ -162,7 +168,11 @@ class Skills:
         return cls(registry=scan(layers), roots=roots, **settings)
 
     def read(self, skill: Skill, path: str, *, bytes_max: int) -> bytes:
-        """A file of a skill; of one that was trusted by its files, only as it was then."""
+        """Return a file of a skill.
+
+        Raise `SkillUntrusted` if the skill is trusted by the digests of its files and this one
+        differs; the errors of `Folder.read` apply as well.
+        """
         data = skill.folder.read(path, bytes_max=bytes_max)
         bundle = self.bundles.get(skill.id)
         if bundle is not None:
@@ -172,7 +182,10 @@ class Skills:
         return data
 
     def files(self, skill: Skill) -> tuple[str, ...]:
-        """The first files of a skill beside its instructions, to be told to a model."""
+        """Return the first files of a skill beside its instructions, to be shown to a model.
+
+        Long paths and hidden files are left out. The result is empty if the files cannot be listed.
+        """
         bundle = self.bundles.get(skill.id)
         try:
             found = skill.folder.files() if bundle is None else bundle.files
@@ -180,16 +193,19 @@ class Skills:
             return ()
         paths = [each.path for each in found if each.path not in (skill.file, SIGNATURE_NAME)]
         short = [each for each in paths if len(each) <= _PATH_CHARS_MAX and "/." not in f"/{each}"]
-        # What is nearer the top is what instructions speak of first.
+        # Instructions usually refer to the files nearest the top.
         return tuple(sorted(short, key=lambda each: (each.count("/"), each))[:FILES_TOLD_MAX])
 
     def instructions(self, skill: Skill) -> tuple[str, str]:
-        """The instructions as they are now, and the digest of the file that they stand in."""
+        """Return the instructions as they are now, and the digest of their file.
+
+        Raise as `read` does.
+        """
         raw = self.read(skill, skill.file, bytes_max=FILE_BYTES_MAX)
         return split(raw).body, digest(raw)
 
 
-def given_skills(
+def make_skills_given(
     skills: Skills,
     *,
     goal: str,
@@ -198,7 +214,12 @@ def given_skills(
     run_attachments: RunAttachments,
     session: str,
 ) -> SkillsGiven:
-    """What a new run records of its skills. The cards are committed with its first records."""
+    """Return what a new run records of its skills.
+
+    Match the skills with the goal, fit the catalog, and load the skills in `put`. The cards are
+    kept and committed with the run's first records. Raise `SkillNotFound`, `SkillAmbiguous`,
+    `SkillArguments` or an error of `Skills.read` if a skill in `put` cannot be loaded.
+    """
     cards = skills.registry.cards()
     matching = match_skills(
         goal,
@@ -208,31 +229,31 @@ def given_skills(
         host=skills.host,
         top_n=skills.top_n,
     )
-    loaded = tuple(_put(skills, each, session=session) for each in put)
+    loaded = tuple(_load_put(skills, each, session=session) for each in put)
     raw = canonical(cards)
     given = SkillsGiven(
         cards=run_attachments.keep(raw, media_type="application/json", label=CARDS_LABEL),
         rendered="",
         budget_chars=skills.budget_chars,
         limit=skills.limit,
-        pinned=_known(skills.pinned, cards),
-        recent=_known(skills.recent, cards),
+        pinned=_known_ids(skills.pinned, cards),
+        recent=_known_ids(skills.recent, cards),
         strategy=matching.strategy,
-        candidates=tuple(_noted(each) for each in matching.candidates[:_CANDIDATES_MAX]),
+        candidates=tuple(_skill_match(each) for each in matching.candidates[:_CANDIDATES_MAX]),
         matched=tuple(each.id for each in matching.matched),
         put=loaded,
         roots=skills.roots,
     )
     catalog = catalog_of(given, cards)
-    begin = _begin(matching.matched, catalog, goal=goal, has_data=bool(files))
+    begin = _first_block(matching.matched, catalog, goal=goal, has_data=bool(files))
     return msgspec.structs.replace(given, rendered=catalog.rendered, begin="" if loaded else begin)
 
 
-def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: bool) -> str:
-    """The block to begin with: load what surely fits, or search with the words of the task.
+def _first_block(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: bool) -> str:
+    """Return the block to suggest first: load a skill that surely fits, or search for one.
 
-    Over data only a skill that is named is surer than a look at the data. Where every skill is
-    listed with its words, there is nothing to search for.
+    With data, only a skill that is named in the task is surer than a look at the data. If every
+    skill is listed with its words, there is nothing to search for. Return "" for no suggestion.
     """
     if not catalog.rendered:
         return ""
@@ -244,8 +265,8 @@ def _begin(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_data: b
     return f"print(skills.search({' '.join(goal.split())[:_GOAL_CHARS_MAX]!r}))"
 
 
-def cards_again(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
-    """The cards of a recorded run, checked against their digest."""
+def recorded_cards(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
+    """Return the cards that a run recorded, checked against their digest."""
     return msgspec.json.decode(run_attachments.read(given.cards), type=tuple[Card, ...])
 
 
@@ -256,7 +277,7 @@ def catalog_of(
     loaded: Sequence[str] = (),
     used: Sequence[tuple[str, str]] = (),
 ) -> Catalog:
-    """The catalog of a run, fitted to its room: what is shown, and the evidence of it."""
+    """Return the catalog of a run, fitted to its room: the text, and the evidence of it."""
     chosen = {
         each.id: Match(id=each.id, score=each.score, reason=each.reason)
         for each in given.candidates
@@ -278,34 +299,43 @@ def catalog_of(
 
 
 def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
-    """Instructions with the arguments in their places. Nothing of the environment is put in."""
+    """Return instructions with the arguments put in. Nothing of the environment is put in."""
     own = dict(zip(_VARIABLES, (id, id, session), strict=True))
-    return substituted(body, arguments, variables={**skills.variables, **own})
+    return substitute(body, arguments, variables={**skills.variables, **own})
 
 
 def words_of(asked: str) -> tuple[str, list[str]]:
-    """The name of a skill that a user asks for, and the arguments behind it."""
+    """Return the name of a skill that a user asks for, and the arguments after it.
+
+    Raise `SkillArguments` if the text is empty or its quotes are not closed.
+    """
     try:
         words = shlex.split(asked)
     except ValueError as error:
         raise SkillArguments(f"skill {asked[:80]!r}: {error}") from error
     if not words:
-        raise SkillArguments("a skill is put into a prompt by its name, and there is none")
+        raise SkillArguments("the name of a skill for the prompt is empty")
     return words[0], words[1:]
 
 
 def root_text(path: Path) -> str:
-    """A directory as it is recorded; what of its name is no text is replaced."""
+    """Return a directory as it is recorded; bytes of its name that are not UTF-8 are replaced."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
-    """A skill that the user names, with arguments behind the name. The disable flag is no bar."""
+def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
+    """Load a skill that the user names, with arguments after the name.
+
+    The flag that models may not load it does not count. Raise `SkillArguments` if users may not
+    load it either, or if its text is too long for a prompt.
+    """
     name, arguments = words_of(asked)
     skill = skills.registry.find(name)
     card = skill.card
     if not card.user_invocable:
-        raise SkillArguments(f"skill {card.id!r} says that it is not for users to load")
+        raise SkillArguments(
+            f"skill {card.id!r} cannot be loaded by users: it says user-invocable: false"
+        )
     body, sha256 = skills.instructions(skill)
     text = filled_in(skills, card.id, body, arguments, session=session)
     if len(text) > _PUT_CHARS_MAX:
@@ -324,31 +354,31 @@ def _put(skills: Skills, asked: str, *, session: str) -> PutSkill:
     )
 
 
-def _noted(match: Match) -> SkillMatch:
+def _skill_match(match: Match) -> SkillMatch:
     return SkillMatch(id=match.id, score=match.score, reason=match.reason)
 
 
-def _known(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
+def _known_ids(ids: Sequence[str], cards: Sequence[Card]) -> tuple[str, ...]:
     there = {each.id for each in cards}
     return tuple(each for each in dict.fromkeys(ids) if each in there)
 
 
 def plain_path(path: str) -> str:
-    """A path in its one spelling; one that is refused stays as it is."""
+    """Return a path without empty parts and `.`; one that will be refused is returned as it is."""
     if path.startswith("/") or path.endswith(("/", "/.")):
         return path
     return "/".join(each for each in path.split("/") if each not in ("", ".")) or path
 
 
 def check_invocable(card: Card) -> None:
-    """Raise `SkillDisabled` where a model is not to load a skill."""
+    """Raise `SkillDisabled` if models may not load the skill."""
     if card.disable_model_invocation:
         raise SkillDisabled(id=card.id)
 
 
 # Evidence of each turn: which skills the prompt showed, kept by its digest.
 #
-# It follows from the cards and from what was loaded and used until then. So a replay makes it
+# It follows from the cards and from what was loaded and used until then. So a replay computes it
 # again, and a digest that differs is a divergence like any other.
 
 
@@ -363,9 +393,11 @@ def evidence_keeper(
     cards: Sequence[Card] = (),
     live: bool = True,
 ) -> Callable[[RunState], EvidenceRef | None]:
-    """Evidence of a run's turns. `live`, its bytes are committed with the next record.
+    """Return a function that makes the evidence of a turn from the state of the run.
 
-    Without `cards` they are read when they are needed.
+    If `live`, the bytes of the evidence are committed with the next record; otherwise only their
+    digest is computed. Without `cards`, the recorded ones are read when they are needed. The
+    function returns None for a run that is answered directly: its prompt has no catalog.
     """
     held = list(cards)
     made: dict[tuple[object, ...], EvidenceRef] = {}
@@ -380,10 +412,9 @@ def evidence_keeper(
 
     def of(state: RunState) -> EvidenceRef | None:
         if is_direct(state):
-            # Its prompt has no catalog.
             return None
         if not held:
-            held.extend(cards_again(given, run_attachments))
+            held.extend(recorded_cards(given, run_attachments))
         key = (state.skills.loaded, state.skills.used)
         if key not in made:
             evidence = evidence_of(given, held, state.skills)
@@ -397,10 +428,10 @@ def evidence_keeper(
 
 
 def evidence_of(given: SkillsGiven, cards: Sequence[Card], skills: SkillState) -> Evidence:
-    """The evidence after what was loaded and used."""
+    """Return the evidence after what was loaded and used."""
     return catalog_of(given, cards, loaded=skills.loaded, used=skills.used).evidence
 
 
 def read_evidence(ref: EvidenceRef, run_attachments: RunAttachments) -> Evidence:
-    """The evidence that a turn recorded."""
+    """Return the evidence that a turn recorded."""
     return msgspec.json.decode(run_attachments.read(ref.ref), type=Evidence)

@@ -1,14 +1,15 @@
-"""Trust in skills: whose signatures they have, which may be used, and why the others may not.
+"""Decide which skills may be used, and say why the others may not; check and make signatures.
 
-A skill is text that a model follows and files that its programs run, so one that came with a
-project counts for nothing until its user trusts it, once, by the digest of all its files. Any
-change of any of them ends that. A signature by somebody whose key the user keeps does the same
-without a question. The user's own directories, and those that a command or the environment names,
-need neither, unless the user's policy asks for signatures: then nothing counts without one, in
-whatever directory it lies.
+A skill is text that a model follows and files that its programs run. So one that came with a
+project may not be used until its user trusts it, once, by the digest of all its files. Any change
+of any of them ends that. A valid signature by a key that the user keeps has the same effect without
+a question. The user's own directories, and those that a command or the environment names, need
+neither, unless the user's settings require signatures: then no skill counts without one, whatever
+its directory.
 
-Rule 1: what may not be used hides nothing. A skill of the same id in a lower layer takes its place.
-Rule 2: a skill whose files cannot all be read is not trusted, whatever was noted of it.
+Rule 1: a skill that may not be used hides nothing. One of the same id in a lower layer takes its
+place.
+Rule 2: a skill whose files cannot all be read is not trusted, even if it was noted as trusted.
 Rule 3: keys are those in the user's own directory. A key beside a skill is never looked at.
 Rule 4: a skill may ask to be signed, and by whom. That narrows who counts; it never adds anybody.
 """
@@ -52,10 +53,10 @@ from tallystick.skills.places import LAYER_ORDER, LayerName
 from tallystick.storage import system
 from tallystick.storage.private_file import make_private, write_whole
 
-# Signatures of skills, checked and made: whose they are, and what they say of every file.
+# Signatures of skills: check and make them.
 #
 # Rule 1: keys are those that the user keeps, or names. A key beside a skill is never looked at.
-# Rule 2: what a signature says of files counts only if it was made with one of those keys.
+# Rule 2: the digests in a signature count only if it was made with one of those keys.
 
 
 _SIGNERS_MAX = 1_000
@@ -66,7 +67,7 @@ SignatureState = Literal["none", "valid", "unknown signer", "changed", "bad"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureReport:
-    """What a skill's signature is worth with the keys it was checked with.
+    """The validity of a skill's signature under the keys it was checked with.
 
     `state` is `valid`, or why it is not: there is `none`, no key is that of the `signer`, files
     have `changed` since, or it is `bad`. `why` says it in words; `difference` names the files.
@@ -85,7 +86,7 @@ class SignatureReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signers:
-    """Keys by their fingerprints, the files that they are in, and which files are none."""
+    """Keys by their fingerprints, their files, and a note for each file that could not be used."""
 
     keys: Mapping[str, PublicKey]
     files: Mapping[str, tuple[Path, ...]]
@@ -95,7 +96,11 @@ class Signers:
 def check_signature(
     folder: Folder, keys: Mapping[str, PublicKey], *, bundle: Bundle | None = None
 ) -> SignatureReport:
-    """Check the signature of a folder with keys by their fingerprints, and every file under it."""
+    """Check the signature of a folder with keys by their fingerprints, and every file under it.
+
+    Nothing is raised: a missing, unreadable or invalid signature is in the report. `bundle` saves
+    reading the files again.
+    """
     try:
         document = parse_signature(folder.read(SIGNATURE_NAME, bytes_max=SIGNATURE_BYTES_MAX))
     except SkillNotFound:
@@ -105,7 +110,7 @@ def check_signature(
     try:
         now = bundle if bundle is not None else bundle_of(folder)
     except (SkillNotFound, SkillPathRefused, SkillUnreadable) as error:
-        return SignatureReport(state="bad", why=f"its files cannot be told: {one_line(str(error))}")
+        return SignatureReport(state="bad", why=f"its files cannot be read: {one_line(str(error))}")
     signer, signed_at = document.signer_fingerprint, document.signed_at
     found = differences(document.bundle, now)
     key = keys.get(signer)
@@ -115,7 +120,7 @@ def check_signature(
             state=state, why=why, signer=signer, signed_at=signed_at, difference=found
         )
 
-    # Whose it is comes first: what a signature says of files counts only if it holds.
+    # The key is checked first: what a signature says about files counts only if it is valid.
     if key is None:
         return report("unknown signer", f"no trusted key is that of its signer {signer}")
     if not key.signed(signed_bytes(document), document.raw):
@@ -128,11 +133,15 @@ def check_signature(
 
 
 def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignature:
-    """Sign every file of a skill, and put the signature beside them."""
+    """Sign every file of a skill, and write the signature beside them; return it.
+
+    Raise `SkillUnreadable` if its SKILL.md changed since the skill was read, `StoreError` if the
+    signature cannot be written; the errors of `bundle_of` apply as well.
+    """
     bundle = bundle_of(skill.folder)
     file = bundle.find(skill.file)
     if file is None or file.sha256 != skill.sha256:
-        raise SkillUnreadable(id=skill.id, why=f"its {skill.file} changed while it was looked at")
+        raise SkillUnreadable(id=skill.id, why=f"its {skill.file} changed while it was read")
     bare = signature_for(bundle, signer_fingerprint=key.id, skill_sha256=skill.sha256, at_ms=at_ms)
     document = with_signature(bare, key.sign(signed_bytes(bare)))
     path = skill.folder.path / SIGNATURE_NAME
@@ -145,13 +154,16 @@ def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignat
 
 
 def read_signers(directory: Path) -> Signers:
-    """Read every key. One that cannot be used is named, and does not take the others with it."""
+    """Read every key of a directory.
+
+    One that cannot be used is named in `notes`; the others count.
+    """
     keys: dict[str, PublicKey] = {}
     files: dict[str, tuple[Path, ...]] = {}
     notes: list[str] = []
     for path in _signer_files(directory, notes):
         try:
-            _require_own(path)
+            _check_ownership(path)
             key = read_public_key(path)
         except (StoreError, UsageError) as error:
             notes.append(one_line(str(error)))
@@ -164,14 +176,14 @@ def read_signers(directory: Path) -> Signers:
 
 
 def signers_of(path: Path) -> Signers:
-    """The holder of one key and nobody else."""
+    """Return the one key in a file."""
     key = read_public_key(path)
     return Signers(keys={key.id: key}, files={key.id: (path,)})
 
 
 def _signer_files(directory: Path, notes: list[str]) -> Sequence[Path]:
     try:
-        _require_own(directory)
+        _check_ownership(directory)
         paths = sorted(each for each in directory.iterdir() if each.suffix == ".pub")
     except FileNotFoundError:
         return []
@@ -186,27 +198,32 @@ def _signer_files(directory: Path, notes: list[str]) -> Sequence[Path]:
     return paths[:_SIGNERS_MAX]
 
 
-def _require_own(path: Path) -> None:
-    """Raise if others could have put it there, or put something else in its place."""
+def _check_ownership(path: Path) -> None:
+    """Raise `StoreError` if another user could write a file or directory, or replace it."""
     status = path.stat()
     is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+    # Owner 0 is root, who can write anything; 0o022 are the write bits of the group and of others.
     if not is_plain or status.st_uid not in (0, system.user_id()) or status.st_mode & 0o022:
         raise StoreError(f"{one_line(str(path))} may be written by others; close it: chmod go-w")
 
 
 def add_signer(directory: Path, path: Path) -> PublicKey:
-    """Keep a key among those of the signers whom the user trusts."""
+    """Copy a key to those of the signers whom the user trusts; return it.
+
+    Raise `StoreError` if the directory may be written by others, or the file cannot be written; the
+    errors of `read_public_key` apply as well.
+    """
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
     with system_errors(one_line(str(target)), StoreError):
         make_private(directory)
-        _require_own(directory)
+        _check_ownership(directory)
         _write_public(target, path.read_bytes())
     return key
 
 
 def remove_signer(directory: Path, fingerprint: str) -> bool:
-    """Take a key away. False if there is none of that fingerprint."""
+    """Remove a key. Return False if there is none of that fingerprint."""
     files = read_signers(directory).files.get(fingerprint, ())
     for path in files:
         path.unlink(missing_ok=True)
@@ -214,12 +231,12 @@ def remove_signer(directory: Path, fingerprint: str) -> bool:
 
 
 def _write_public(path: Path, data: bytes) -> None:
-    """Write a file that everybody may read, in the place of whatever has its name, be it a link."""
+    """Write a file that everybody may read. It replaces whatever has its name, even a link."""
     write_whole(path, data)
     path.chmod(0o644)
 
 
-# Trust in skills: which of those that were found may be used, and why the others may not.
+# Trust in skills: decide which of those that were found may be used.
 
 
 STORE_NAME = "trusted-skills.json"
@@ -230,7 +247,7 @@ _UNREADABLE = (SkillNotFound, SkillPathRefused, SkillUnreadable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a skill may be used: by what, or why not and what to do about it.
+    """The decision on one skill: usable by what, or why not and what to do about it.
 
     `bundle` has the digest of each file that was looked at; None if none had to be.
     """
@@ -250,10 +267,10 @@ class RefusedSkill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """What may be used of what was found.
+    """The skills that were found and may be used.
 
-    `bundles`, by id, are the files of skills that count by what they hold. Whoever reads such a
-    file later compares its digest: it may have changed since.
+    `bundles`, by id, are the files of skills that are trusted by their digests. Whoever reads such
+    a file later compares its digest: it may have changed since.
     """
 
     registry: Registry
@@ -262,7 +279,7 @@ class Admitted:
 
 
 class SkillTrust:
-    """Decides which skills count. Reads what is noted, and keys, when it is asked."""
+    """Decides which skills may be used. It reads the notes of trust, and keys, at each request."""
 
     def __init__(self, directory: Path, *, settings: SkillSettings | None = None) -> None:
         self._directory = directory
@@ -270,8 +287,11 @@ class SkillTrust:
         self._store = TrustStore(directory, name=STORE_NAME)
 
     def admitted(self, registry: Registry) -> Admitted:
-        """Sort what was found into what may be used and what may not."""
-        judge = _Judge(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
+        """Sort what was found into what may be used and what may not.
+
+        Raise `StoreError` if the notes of trust cannot be read, or if others may write them.
+        """
+        check = _TrustCheck(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
         kept: dict[str, Skill] = {}
         shadowed: list[Shadowed] = []
         refused: list[RefusedSkill] = []
@@ -280,7 +300,7 @@ class SkillTrust:
             if skill.id in kept:
                 shadowed.append(Shadowed(skill=skill, by=kept[skill.id]))
                 continue
-            verdict = judge.verdict(skill)
+            verdict = check.verdict(skill)
             if not verdict.usable:
                 refused.append(RefusedSkill(skill=skill, why=verdict.why))
                 continue
@@ -296,33 +316,42 @@ class SkillTrust:
         return Admitted(registry=usable, refused=tuple(refused), bundles=bundles)
 
     def verdict(self, skill: Skill) -> Verdict:
-        """Say whether this one may be used."""
-        judge = _Judge(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
-        return judge.verdict(skill)
+        """Return whether a skill may be used, and why. Raise as `admitted` does."""
+        check = _TrustCheck(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
+        return check.verdict(skill)
 
     def note(self, bundles: Mapping[Path, Bundle]) -> None:
-        """Trust these files at these folders, as they were read and shown."""
+        """Trust these files at these folders, as they were read and shown.
+
+        Raise `StoreError` if the note cannot be written.
+        """
         self._store.note({path: each.sha256 for path, each in bundles.items()})
 
     def forget(self, path: Path) -> bool:
-        """Take trust in a folder back. False if there was none."""
+        """Withdraw trust in a folder. Return False if there was none.
+
+        Raise `StoreError` if the note cannot be written.
+        """
         return self._store.untrust(path)
 
     def signers(self) -> Signers:
-        """The keys of those whom the user trusts."""
+        """Return the keys of the signers whom the user trusts."""
         return read_signers(self._directory / SIGNERS_NAME)
 
     def add_signer(self, path: Path) -> PublicKey:
-        """Trust whatever the holder of this key signed and will sign."""
+        """Trust everything that the holder of this key signed or will sign; return the key."""
         return add_signer(self._directory / SIGNERS_NAME, path)
 
     def remove_signer(self, fingerprint: str) -> bool:
-        """Take that back. False if there is no such key."""
+        """Withdraw trust in a key. Return False if there is no such key."""
         return remove_signer(self._directory / SIGNERS_NAME, fingerprint)
 
 
-class _Judge:
-    """One sitting: what is noted is read once, and keys at most once, if any skill has to do."""
+class _TrustCheck:
+    """One decision over many skills.
+
+    The notes of trust are read once, by the caller; keys are read once, if a signature is checked.
+    """
 
     def __init__(self, settings: SkillSettings, noted: Noted, signers: Path) -> None:
         self._settings = settings
@@ -331,35 +360,40 @@ class _Judge:
         self._signers: Signers | None = None
 
     def verdict(self, skill: Skill) -> Verdict:
+        """Return whether a skill may be used, and why.
+
+        A skill that needs neither trust nor a signature may be used without reading its files.
+        """
         required = self._settings.require_signature or skill.manifest.require_signature
         if not required and not self._needs_trust(skill.layer):
             return Verdict(usable=True, why=f"it is of the layer {skill.layer}")
         try:
-            verdict = self._signed(skill) if required else self._trusted(skill)
+            verdict = self._signature_verdict(skill) if required else self._trust_verdict(skill)
         except _UNREADABLE as error:
-            return Verdict(usable=False, why=f"its files cannot be told: {one_line(str(error))}")
+            return Verdict(usable=False, why=f"its files cannot be read: {one_line(str(error))}")
         file = verdict.bundle.find(skill.file) if verdict.bundle is not None else None
         if verdict.usable and (file is None or file.sha256 != skill.sha256):
-            return Verdict(usable=False, why=f"its {skill.file} changed while it was looked at")
+            return Verdict(usable=False, why=f"its {skill.file} changed while it was read")
         return verdict
 
     def _needs_trust(self, layer: LayerName) -> bool:
         return layer == "project" or (layer == "config" and self._settings.of_project)
 
-    def _trusted(self, skill: Skill) -> Verdict:
+    def _trust_verdict(self, skill: Skill) -> Verdict:
+        """Decide on a skill that needs its user's trust, or a signature by a key that they keep."""
         name = one_line(skill.id)
         has_signature = skill.folder.exists(SIGNATURE_NAME)
-        # Of a skill that nobody trusts and nobody signed, no file has to be read.
+        # A skill that is neither trusted nor signed is refused without reading its files.
         if skill.folder.path not in self._noted and not has_signature:
             return Verdict(
                 usable=False,
-                why=f"nobody trusts it yet; to see and trust it: tally skills trust {name}",
+                why=f"it is not trusted yet; to see and trust it: tally skills trust {name}",
             )
         bundle = bundle_of(skill.folder)
         state = self._noted.state(skill.folder.path, bundle.sha256)
         if state == "trusted":
             return Verdict(usable=True, why="its files are those that were trusted", bundle=bundle)
-        what = "it changed since it was trusted" if state == "changed" else "nobody trusts it yet"
+        what = "it changed since it was trusted" if state == "changed" else "it is not trusted yet"
         if has_signature and signing_available():
             report = self._report(skill, bundle)
             if report.ok:
@@ -371,7 +405,8 @@ class _Judge:
             bundle=bundle,
         )
 
-    def _signed(self, skill: Skill) -> Verdict:
+    def _signature_verdict(self, skill: Skill) -> Verdict:
+        """Decide on a skill that has to be signed."""
         own = not self._settings.require_signature
         asks = "it asks for a signature itself" if own else "skills_require_signature is set"
         if not signing_available():
@@ -386,6 +421,10 @@ class _Judge:
         return Verdict(usable=False, why=f"{asks}, and {report.why}", bundle=bundle)
 
     def _report(self, skill: Skill, bundle: Bundle) -> SignatureReport:
+        """Check the signature with the user's keys, but only with those that the skill allows.
+
+        If no such key made it, the report says what to do.
+        """
         if self._signers is None:
             self._signers = read_signers(self._signers_path)
         known = self._signers.keys
@@ -404,7 +443,10 @@ class _Judge:
 
 
 def _in_order(registry: Registry) -> Iterator[Skill]:
-    """All skills, those of the highest layer first, and of one layer as they were found."""
+    """Return all skills, those of the highest layer first.
+
+    Within a layer, those that count by their id come before those that were shadowed.
+    """
     found = [*registry.skills, *(each.skill for each in registry.shadowed)]
     ranks = {name: number for number, name in enumerate(LAYER_ORDER)}
     return iter(sorted(found, key=lambda skill: ranks[skill.layer]))

@@ -1,4 +1,4 @@
-"""Why a skill was seen, loaded or used in a run, or was not, and whether it is another since."""
+"""Explain why a skill was or was not seen, loaded or used in a run, and find what changed since."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tallystick.skills.errors import (
     SkillUntrusted,
 )
 from tallystick.skills.format.manifest import Card
-from tallystick.skills.skills import Skills, cards_again, catalog_of, read_evidence
+from tallystick.skills.skills import Skills, catalog_of, read_evidence, recorded_cards
 
-# Drift: skills that are not any more what a run saw of them.
+# Drift: skills that differ from what a run saw of them.
 
 
 class SkillDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a skill that changed since a run. `now` is None where it is gone."""
+    """A file of a skill that changed since a run. `now` is None if it is gone."""
 
     id: str
     file: str
@@ -56,7 +56,7 @@ _GONE = (SkillAmbiguous, SkillNotFound, SkillPathRefused, SkillUnreadable, Skill
 
 
 def has_skills(ledger: Ledger, run: str) -> bool:
-    """Whether a run was given skills."""
+    """Return True if a run was given skills; False as well if its first record cannot be read."""
     try:
         first = next(iter(whole_records(ledger, run)), None)
     except LedgerError:
@@ -68,7 +68,7 @@ def has_skills(ledger: Ledger, run: str) -> bool:
 def drift_of(
     given: SkillsGiven, cards: Sequence[Card], records: Iterable[Record], now: Skills | None
 ) -> tuple[SkillDrift, ...]:
-    """What of the skills that a run saw, loaded and used is another now."""
+    """Return the files of skills that differ from what a run saw, loaded and used."""
     seen: dict[tuple[str, str], str] = {(each.id, ""): each.sha256 for each in cards}
     seen |= {(each.id, ""): each.sha256 for each in given.put}
     for record in records:
@@ -86,6 +86,7 @@ def drift_of(
 
 
 def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDrift | None:
+    """Return how a file of a skill differs from its recorded digest; None if it does not."""
     now = None
     shown = file or "SKILL.md"
     if skills is not None:
@@ -101,11 +102,14 @@ def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDri
     return SkillDrift(id=id, file=shown, what=what, recorded=recorded, now=now)
 
 
-# Why a skill was seen, loaded or used in a run, or was not: in a sentence, from the record.
+# Why a skill was or was not seen, loaded or used in a run: in a sentence, from the record.
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a skill. `loaded` are turns, 0 for the user; `used` turns and what of it."""
+    """The explanation for one skill.
+
+    `loaded` are turns, 0 for the user; `used` are turns with what was used.
+    """
 
     skill: str
     sentence: str
@@ -118,26 +122,32 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 def why_in_run(
     run: str, records: Sequence[Record], run_attachments: RunAttachments, name: str
 ) -> Why:
-    """What a run's record says of a skill. Raises `SkillNotFound` if the run had none of it."""
+    """Explain from a run's record what became of a skill; say so if the run was given no skills.
+
+    Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the name.
+    """
     started = records[0] if records else None
     given = started.skills if isinstance(started, RunStarted) else None
     if given is None:
         return Why(skill=name, run=run, sentence=f"Run {run} was given no skills.")
-    card = _card_of(cards_again(given, run_attachments), name)
+    card = _card_of(recorded_cards(given, run_attachments), name)
     evidence = _first_evidence(records, run_attachments)
-    loaded, used = _touches(records, given, card.id)
+    loaded, used = _turns_of_use(records, given, card.id)
     if evidence is None:
-        told = "was not listed: no prompt of the run had a catalog"
+        listing = "was not listed: no prompt of the run had a catalog"
         entry = None
     else:
         entry = next(each for each in evidence.cards if each.id == card.id)
-        told = f"{_listed(entry, evidence)}; {_matched(entry)}"
-    sentence = f"{card.id} ({card.source}) {told}; {_lived(loaded, used)}."
+        listing = f"{_listing_text(entry, evidence)}; {_match_text(entry)}"
+    sentence = f"{card.id} ({card.source}) {listing}; {_use_text(loaded, used)}."
     return Why(skill=card.id, run=run, sentence=sentence, card=entry, loaded=loaded, used=used)
 
 
 def why_here(skills: Skills, name: str) -> Why:
-    """What would become of a skill in a run without a task, now."""
+    """Explain what would become of a skill now, in a run without a task.
+
+    Raise `SkillNotFound` or `SkillAmbiguous` if the name is not that of one skill.
+    """
     card = skills.registry.find(name).card
     given = SkillsGiven(
         cards=AttachmentRef(id="", media_type="application/json", byte_len=0),
@@ -149,7 +159,7 @@ def why_here(skills: Skills, name: str) -> Why:
     )
     evidence = catalog_of(given, skills.registry.cards()).evidence
     entry = next(each for each in evidence.cards if each.id == card.id)
-    sentence = f"{card.id} ({card.source}) {_listed(entry, evidence, now=True)}."
+    sentence = f"{card.id} ({card.source}) {_listing_text(entry, evidence, now=True)}."
     return Why(skill=card.id, sentence=sentence, card=entry)
 
 
@@ -164,16 +174,23 @@ def _card_of(cards: Sequence[Card], name: str) -> Card:
 
 
 def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) -> Evidence | None:
-    """Of the first prompt that had a catalog: what is listed stays so for the whole run."""
+    """Return the evidence of the first prompt with a catalog, or None.
+
+    What is listed stays the same for the whole run.
+    """
     for record in records:
         if isinstance(record, AskModel) and record.evidence is not None:
             return read_evidence(record.evidence, run_attachments)
     return None
 
 
-def _touches(
+def _turns_of_use(
     records: Sequence[Record], given: SkillsGiven, id: str
 ) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
+    """Return the turns in which a skill was loaded, and those in which it was used.
+
+    The latter are given with what was used of it.
+    """
     turns: dict[int, int] = {}
     loaded = [0] if any(each.id == id for each in given.put) else []
     used: list[tuple[int, str]] = []
@@ -191,7 +208,7 @@ def _touches(
     return tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(used))
 
 
-def _listed(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str:
+def _listing_text(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str:
     was, could = ("is", "can") if now else ("was", "could")
     budget = f"{evidence.effective_budget_chars:,} characters"
     match card.omitted_reason:
@@ -222,13 +239,13 @@ def _listed(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str
             )
 
 
-def _matched(card: CardEvidence) -> str:
+def _match_text(card: CardEvidence) -> str:
     if card.matched is None:
         return "it was not among those that fit the task best"
     return f"it fits the task with a score of {card.matched.score:.2f} ({card.matched.reason})"
 
 
-def _lived(loaded: Sequence[int], used: Sequence[tuple[int, str]]) -> str:
+def _use_text(loaded: Sequence[int], used: Sequence[tuple[int, str]]) -> str:
     said = []
     if 0 in loaded:
         said.append("the user put it into the prompt")

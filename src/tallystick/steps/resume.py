@@ -221,7 +221,7 @@ def _count(context: RunContext, runs: Sequence[RecordedRun]) -> None:
             with context.client_scopes.run(
                 each.run, each.started.limits, context.ledger
             ) as model_door:
-                model_door.recalled(each.started.model, each.ended.charge)
+                model_door.count_recorded(each.started.model, each.ended.charge)
 
 
 def _is_divergence(error: BaseException, chain: str) -> bool:

@@ -1,1 +1,1 @@
-"""The floor under all stores: files, locks, owners, the clock, and what systems differ in."""
+"""Provide what all stores need: files, locks, owners, the clock, and differences of systems."""

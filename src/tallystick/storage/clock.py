@@ -14,5 +14,5 @@ def now_ms() -> int:
 
 
 def new_id(*, time_ms: int | None = None) -> str:
-    """Return a new ULID, of now or of the time given."""
+    """Return a new ULID, of now or of a time in milliseconds since 1970."""
     return ulid(time_ms=now_ms() if time_ms is None else time_ms, entropy=os.urandom(ENTROPY_BYTES))

@@ -1,12 +1,13 @@
-"""The lock on a file, which the system releases when the process that holds it dies.
+"""Lock files, so that the system releases a lock when the process that holds it dies.
 
-So a lock that can be taken proves that no living process of this machine holds it. It says nothing
-about other machines. Each object opens the file for itself: two threads of one process exclude each
-other as two processes do. The child of a fork shares the lock of its parent, and it is released
-when both have closed it.
+So a lock that can be taken proves that no living process of this machine holds it. It proves
+nothing about other machines. Each object opens the file for itself: two threads of one process
+exclude each other as two processes do. The child of a fork shares the lock of its parent, and it is
+released when both have closed it.
 
 A holder may remove the name before it releases the lock. A lock on a file whose name is gone, or
-stands for another file, excludes nobody: so whoever gets one looks, and begins again.
+stands for another file, excludes nobody. So a process that gets a lock checks the name, and tries
+again if it is not the same file.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PAUSE_SECONDS = 0.05
 
 
 class FileLock:
-    """One exclusive lock. What the system refuses is raised as `OSError`."""
+    """One exclusive lock. An error of the system is raised as `OSError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,32 +33,37 @@ class FileLock:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the lock is held, and its name still stands for the file that is locked.
+        """True if the lock is held, and its name still stands for the file that is locked.
 
         False after another process has put a lock of its own in its place.
         """
         return self._descriptor is not None and _is_at(self._descriptor, self.path)
 
     def take(self, *, wait_seconds: float | None = 0.0) -> bool:
-        """Take the lock, and make its file if there is none. Returns False if another has it.
+        """Take the lock, and make its file if there is none.
 
-        Tries for `wait_seconds`; None waits without end.
+        Return False if another process has it.
+
+        It is tried for `wait_seconds`; None waits without end.
         """
         make_private(self.path.parent)
         give_up = time.monotonic() + (wait_seconds or 0.0)
-        while not self._taken_once(wait=wait_seconds is None):
+        while not self._try_to_take(wait=wait_seconds is None):
             if time.monotonic() >= give_up:
                 return False
             time.sleep(_PAUSE_SECONDS)
         return True
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock. With `remove`, its file goes too, unless the name is another's by now.
+        """Release the lock.
+
+        With `remove`, unlink its file, unless the name stands for another file.
 
         Releasing twice is harmless. The lock is released also if the file cannot be removed.
         """
         try:
-            # Before it is released: whoever opens the name afterwards makes a new file.
+            # Unlink while the lock is held. Otherwise another process could lock this file just
+            # before its name disappears, and a third one make and lock a new file: two holders.
             if remove and self.is_current:
                 self.path.unlink(missing_ok=True)
         finally:
@@ -65,12 +71,12 @@ class FileLock:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _taken_once(self, *, wait: bool) -> bool:
+    def _try_to_take(self, *, wait: bool) -> bool:
         while True:
             flags = os.O_RDWR | os.O_CREAT | system.CLOEXEC
             descriptor = os.open(self.path, flags, 0o600)
             try:
-                locked = _locked(descriptor, wait=wait)
+                locked = _try_lock(descriptor, wait=wait)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -80,24 +86,24 @@ class FileLock:
             os.close(descriptor)
             if not locked:
                 return False
-            # Whoever held it has removed the name in between.
+            # The earlier holder has removed the name in between, so this lock excludes nobody.
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a living process holds the lock on a file."""
+    """Return True if a living process holds the lock on a file. False if there is no file."""
     try:
         descriptor = os.open(path, os.O_RDWR | system.CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        return not _locked(descriptor)
+        return not _try_lock(descriptor)
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def proven_free(path: Path) -> Iterator[bool]:
-    """Say whether there is a file that nobody has locked, and keep it so while inside.
+    """Give True if there is a file that no process has locked, and keep it so while inside.
 
     False without such a file, and if it cannot be opened: then nothing is proven.
     """
@@ -107,7 +113,7 @@ def proven_free(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _locked(descriptor, shared=True)
+        yield _try_lock(descriptor, shared=True)
     finally:
         os.close(descriptor)
 
@@ -121,7 +127,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
     return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _locked(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool:
+def _try_lock(descriptor: int, *, shared: bool = False, wait: bool = False) -> bool:
     try:
         system.lock(descriptor, shared=shared, wait=wait)
     except OSError:

@@ -1,11 +1,11 @@
-"""Owners of what is begun and not yet done: processes that can be proven dead.
+"""Keep owners of unfinished work: processes that can be proven dead.
 
-A reservation, an intended attachment or a half-done collection names its owner. It may be settled
-or removed by others only if its owner is proven dead, however long ago it was begun.
+A reservation, an attachment intent or a half-done collection names its owner. Others may settle or
+remove it only if its owner is proven dead, however long ago it was begun.
 
 In files, a living owner holds the lock on a file that has its name. The system releases the lock
-when the last process that has the descriptor is gone, however it went. So whoever gets a shared
-lock on the file has the proof; whoever does not, or finds no file, has none.
+when the last process that has the descriptor is gone, however it ended. So a process that gets a
+shared lock on the file has the proof. One that does not get it, or finds no file, has none.
 
 Rejected: process ids. They are reused, and mean nothing in another namespace.
 """
@@ -33,7 +33,9 @@ class Owner(Protocol):
     def id(self) -> str: ...
 
     def release(self, *, remove: bool) -> None:
-        """Be dead from now on. With `remove`, nothing names this owner any more: no proof stays.
+        """Make this owner dead.
+
+        With `remove`, the proof goes too: nothing names this owner any more.
 
         Releasing twice is harmless.
         """
@@ -41,22 +43,22 @@ class Owner(Protocol):
 
 
 class Owners(Protocol):
-    """The owners of one store. No id is used twice, so who is proven dead stays dead."""
+    """The owners of one store. No id is used twice, so an owner that is proven dead stays dead."""
 
     def hold(self) -> Owner:
         """Become an owner. Its name is on the disk before anything can refer to it."""
         ...
 
     def proven_dead(self, id: str) -> bool:
-        """Return whether an owner is dead for sure. False of one that is not known here."""
+        """Return True if an owner is dead for sure. False for one that is not known here."""
         ...
 
     def knows(self, id: str) -> bool:
-        """Return whether there is anything that could prove an owner dead, now or later."""
+        """Return True if there is anything that could prove an owner dead, now or later."""
         ...
 
     def bury(self, id: str) -> None:
-        """Remove the proof of a dead owner that nothing names any more. The living stay."""
+        """Remove the proof of a dead owner that nothing names any more. Living owners stay."""
         ...
 
     def ids(self) -> list[str]:
@@ -77,7 +79,7 @@ class FileOwner:
 
 
 class FileOwners:
-    """Owners as lock files in a folder. `failed` makes the store's error of the system's."""
+    """Owners as lock files in a folder. `failed` makes the store's error from the system's."""
 
     def __init__(self, folder: Path, *, failed: Callable[[Path, OSError], Exception]) -> None:
         self._folder = folder
@@ -88,8 +90,8 @@ class FileOwners:
         lock = FileLock(self._path(id))
         try:
             make_private(self._folder, forced=True)
-            # Nobody else has this name, unless a collection takes it for a dead owner's before it
-            # is locked. Then the file is made again.
+            # No other process has this name, unless a collection takes the file for a dead owner's
+            # before it is locked. Then the file is made again.
             lock.take(wait_seconds=None)
             try:
                 force_directory(self._folder)

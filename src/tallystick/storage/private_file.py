@@ -1,8 +1,8 @@
 """Make files and directories that only their user can read, and write files whole or not at all.
 
-A file that is written here is written under another name, forced to the disk, and then renamed. A
-crash at any moment leaves what was there before, or the new file, and never a part of one. What a
-crash leaves beside it is called `.tally-….partial`.
+A file is written under another name, forced to the disk, and then renamed. A crash at any moment
+leaves the earlier file, or the new one, and never a part of one. The file that a crash may leave
+beside it is called `.tally-….partial`.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from tallystick.storage import system
 def make_private(directory: Path, *, forced: bool = False) -> None:
     """Make a directory and what is missing above it, each with the mode 0700.
 
-    `forced` has the name of each on the disk when this returns. `Path.mkdir(parents=True,
+    With `forced`, the name of each is on the disk when this returns. `Path.mkdir(parents=True,
     mode=0o700)` gives the mode to the last one only: the first command would leave the data
     directory itself open to others.
     """
     if directory.is_dir():
         return
     make_private(directory.parent, forced=forced)
-    # Another process may just have made it. What is there and is no directory is refused.
+    # Another process may just have made it. If another kind of file is there, this raises.
     directory.mkdir(mode=0o700, exist_ok=True)
     if forced:
         force_directory(directory.parent)
 
 
 def force_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on the disk. Does nothing where that is unknown."""
+    """Wait until the names in a directory are on the disk. Do nothing where there is no POSIX."""
     if not system.is_posix():
         return
     descriptor = os.open(directory, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
@@ -44,7 +44,7 @@ def force_directory(directory: Path) -> None:
 
 
 def open_new(path: Path, *, mode: int = 0o600) -> int:
-    """Make a file and return its descriptor. Raises `FileExistsError` if the name is taken."""
+    """Make a file and return its descriptor. Raise `FileExistsError` if the name is taken."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC | system.BINARY
     return os.open(path, flags, mode)
 
@@ -53,7 +53,7 @@ def open_new(path: Path, *, mode: int = 0o600) -> int:
 def whole_file(
     path: Path, *, replace: bool = True, forced: bool = True, mode: int = 0o600
 ) -> Iterator[BinaryIO]:
-    """Write a file that gets its name at the end, and only if nothing was raised inside.
+    """Write a file that gets its name at the end, and only if the block did not raise.
 
     With `replace=False`, a name that is taken by then raises `FileExistsError`: of two processes
     that make a file, one does. Without `forced`, the file may be lost or empty after a power cut.
@@ -78,6 +78,6 @@ def whole_file(
 
 
 def write_whole(path: Path, data: bytes, *, replace: bool = True, forced: bool = True) -> None:
-    """Write bytes to a file, all of them or none: see `whole_file`."""
+    """Write bytes to a file, all of them or none. Raise as `whole_file` does."""
     with whole_file(path, replace=replace, forced=forced) as file:
         file.write(data)

@@ -1,7 +1,7 @@
-"""Private directories that are gone with their process, however it ends.
+"""Make private directories that are removed with their process, however it ends.
 
-Each holds a lock while somebody uses it. A process that was killed cannot remove its own; the next
-one that makes a directory for the same use removes those whose lock nobody holds.
+Each holds a lock while a process uses it. A process that was killed cannot remove its own; the next
+one that makes a directory for the same use removes those whose lock no process holds.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ class PrivateFolder:
     def __init__(self, use: str) -> None:
         prefix = f"tallystick-{use}-"
         system.require_posix(f"a {use} program")
-        _remove_left(Path(tempfile.gettempdir()), prefix)
+        _remove_abandoned(Path(tempfile.gettempdir()), prefix)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         self._lock = FileLock(self.path / _LOCK)
         self._lock.take(wait_seconds=None)
 
     def remove(self) -> None:
+        """Remove the directory with its content, and release the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
 
 
-def _remove_left(parent: Path, prefix: str) -> None:
-    """Remove what processes left that are gone. One without a lock is just being made."""
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """Remove the directories of processes that are gone. One without a lock is just being made."""
     for each in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), proven_free(each / _LOCK) as left:
             if left and os.lstat(each / _LOCK).st_uid == system.user_id():

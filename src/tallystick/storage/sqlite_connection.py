@@ -1,10 +1,10 @@
-"""Connections to the SQLite files of stores: private, recognised, and safe across forks.
+"""Open the SQLite files of stores: private, recognised, and safe across forks.
 
-A connection is opened when it is first used, and threads take turns with it. What is not the
-store's own file, or is of a version that it does not know, is refused by name and left as it is.
+A connection is opened when it is first used, and threads take turns with it. A file of another
+kind, or of an unknown version, is refused by name and left as it is.
 
-No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory: a
-child that inherits the notes believes it has locks that only its parent has, and what it commits is
+No connection crosses a fork. SQLite keeps its locks by process and its notes on them in memory. A
+child that inherits the notes believes it has locks that only its parent has. What it commits is
 lost when the parent closes the file. So a fork waits until no connection is in use and closes them
 all; either side opens its own again. A file whose connection stayed in use is refused in the child.
 
@@ -41,13 +41,14 @@ _CARRIED = (
 class FileKind:
     """One kind of file: how it is recognised and made, and the errors of its store.
 
-    `versions` are those that can be read; a new file gets the first, and so does an older one when
+    `versions` are those that can be read. A new file gets the first, and so does an older one when
     it is first opened to be written, in the transaction of `upgrade`. `newer` makes the error for
     another version. `prepare` is called with each new connection, `fill` in the transaction that
-    makes the tables. `name` and `instead` are for systems that cannot have such a file.
+    makes the tables. `name` and `instead` are for the error on systems that cannot have such a
+    file.
 
-    A new file has pages of `page_bytes`. Its log is copied into it when it has `log_pages`. Without
-    either it is as SQLite has it: 4,096 bytes, and 1,000 pages.
+    A new file has pages of `page_bytes`. Its log is copied into it when it has `log_pages`. None
+    leaves the defaults of SQLite: 4,096 bytes, and 1,000 pages.
     """
 
     name: str
@@ -64,20 +65,23 @@ class FileKind:
     log_pages: int | None = None
 
     def make(self, path: Path) -> os.stat_result:
-        """Make a private file if there is none. Returns which file it is."""
+        """Make a private file if there is none, and return its `stat`.
+
+        Raise `NotSupportedHere` on a system without file locks.
+        """
         system.require_posix(self.name, instead=self.instead)
         make_private(path.parent, forced=True)
         # Made by us first, so that it never exists with wider rights. One that is there is not
         # opened: closing it would drop the locks that another connection of this process has on it.
         with contextlib.suppress(FileExistsError):
             os.close(open_new(path))
-            # Its name, too, is to survive the power.
+            # Its name has to survive a power cut too.
             force_directory(path.parent)
         return os.stat(path)
 
     @contextlib.contextmanager
     def translated(self, path: Path, *, waited_seconds: float) -> Iterator[None]:
-        """Raise what is raised inside as an error of the store."""
+        """Translate an exception of the block into an error of the store."""
         try:
             yield
         except Exception as error:
@@ -86,8 +90,11 @@ class FileKind:
                 raise
             raise ours from error
 
-    def recognized(self, db: sqlite3.Connection, path: Path) -> bool:
-        """Return whether a file is of this kind, False if it is empty. All else is refused."""
+    def recognizes(self, db: sqlite3.Connection, path: Path) -> bool:
+        """Return True if a file is of this kind, False if it is empty. Raise for anything else.
+
+        The errors are those of the store: `newer` for another version, `foreign` for another kind.
+        """
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if application == self.application_id:
@@ -150,21 +157,21 @@ class SqliteConnection:
 
     @property
     def is_mine(self) -> bool:
-        """Return whether this very thread is using the connection, and would wait for itself."""
+        """True if this very thread is using the connection, and would wait for itself."""
         return self._holder == threading.get_ident()
 
     @property
     def is_open(self) -> bool:
-        """Return whether the file is open, in use or not."""
+        """True if the file is open, in use or not."""
         return self._connection is not None
 
     @property
     def mine(self) -> sqlite3.Connection | None:
-        """Return the connection if this very thread is using it."""
+        """The connection if this very thread is using it, else None."""
         return self._connection if self.is_mine else None
 
     def check_not_mine(self) -> None:
-        """Refuse a thread that would wait for itself."""
+        """Raise `UsageError` if this thread would wait for itself."""
         if self.is_mine:
             raise UsageError(
                 f"{self.path}: this thread is in a transaction of it, and cannot wait for another"
@@ -172,17 +179,20 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[sqlite3.Connection]:
-        """Use the connection, alone."""
+        """Use the connection, alone. Raise `UsageError` if this thread is using it already."""
         with self._turn():
             try:
-                yield self._connected()
+                yield self._open_connection()
             finally:
                 if not self._kept:
                     self._close()
 
     @contextlib.contextmanager
     def kept_closed(self) -> Iterator[None]:
-        """Have no other thread open it while inside. One that this thread uses stays open."""
+        """Keep other threads from opening the file while inside.
+
+        If this thread uses it, it stays open.
+        """
         if self.is_mine:
             yield
             return
@@ -191,12 +201,15 @@ class SqliteConnection:
             yield
 
     def close(self) -> None:
-        """Close the file. Used again, it is opened again."""
+        """Close the file. The next use opens it again."""
         with self._turn():
             self._close()
 
     def before_fork(self, give_up: float) -> bool:
-        """Close it and keep it closed. Returns False if it stays in use."""
+        """Close the file and keep it closed. Return False if it stays in use.
+
+        `give_up` is the `time.monotonic()` until which this waits.
+        """
         wait = max(0.0, give_up - time.monotonic())
         if self.is_mine or not self._guard.acquire(timeout=wait):
             return False
@@ -204,16 +217,18 @@ class SqliteConnection:
         return True
 
     def after_fork_in_parent(self) -> None:
+        """Let threads use the connection again."""
         self._guard.release()
 
     def after_fork_in_child(self, *, closed: bool) -> None:
+        """Make the connection usable in the child, or refuse its file if it was in use."""
         self._guard = threading.Lock()
         self._holder = None
         if not closed and self._connection is not None and self._file is not None:
             import ctypes
 
             _carried.add(self._file)
-            # Never closed here, not even when the child ends: it would undo what the parent does.
+            # Never closed in the child, not even at its end: that would undo what the parent does.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
             self._connection = None
 
@@ -232,13 +247,17 @@ class SqliteConnection:
             self._connection.close()
             self._connection = None
 
-    def _connected(self) -> sqlite3.Connection:
+    def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
             with _opening:
                 self._connection = self._open()
         return self._connection
 
     def _open(self) -> sqlite3.Connection:
+        """Open and prepare the file.
+
+        Raise the store's `unavailable` if it was carried over a fork.
+        """
         found = self.kind.make(self.path)
         self._file = (found.st_dev, found.st_ino)
         if self._file in _carried:
@@ -259,7 +278,7 @@ class SqliteConnection:
         )
         try:
             if unchanging:
-                self._is_ours(db)
+                self._recognizes(db)
                 self.kind.prepare(db)
             else:
                 self._prepare(db)
@@ -270,25 +289,27 @@ class SqliteConnection:
 
     @staticmethod
     def _is_unchanging(path: Path) -> bool:
-        """Return whether the file is whole without its log, on a disk that cannot be written.
+        """Return True if the file is whole without its log, on a disk that cannot be written.
 
-        SQLite then reads it only if it is told so: otherwise it makes another file beside it.
+        SQLite then reads it only if it is opened as immutable: otherwise it makes another file
+        beside it.
         """
         log = path.with_name(f"{path.name}-wal")
         return system.is_read_only(path) and not (log.exists() and log.stat().st_size)
 
-    def _is_ours(self, db: sqlite3.Connection) -> bool:
-        """Return whether a file is of this kind, False if it is empty. All else is refused."""
+    def _recognizes(self, db: sqlite3.Connection) -> bool:
+        """Return True if a file is of this kind, False if it is empty. Raise for anything else."""
         # In a transaction, or the answers could come from before and after another process made
         # the tables.
         db.execute("BEGIN")
-        found = self.kind.recognized(db, self.path)
+        found = self.kind.recognizes(db, self.path)
         db.execute("COMMIT")
         return found
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        # Looked at before anything is set: what is not ours stays as it is.
-        fresh = not self._is_ours(db)
+        """Set the connection up, and make the tables of a new file."""
+        # The file is checked before anything is set: a foreign file stays as it is.
+        fresh = not self._recognizes(db)
         if fresh and self.kind.page_bytes is not None:
             # Of no effect where another process has made the file meanwhile.
             db.execute(f"PRAGMA page_size = {self.kind.page_bytes}").fetchall()
@@ -300,7 +321,7 @@ class SqliteConnection:
         self.kind.prepare(db)
         if fresh:
             db.execute("BEGIN IMMEDIATE")
-            if not self.kind.recognized(db, self.path):
+            if not self.kind.recognizes(db, self.path):
                 self.kind.set_up(db)
             db.execute("COMMIT")
         if self.query_only:
@@ -309,7 +330,10 @@ class SqliteConnection:
             self.kind.bring_up_to_date(db)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
-        """Choose the log. When several processes make one file, SQLite does not wait here."""
+        """Choose write-ahead logging.
+
+        SQLite does not wait here if several processes make one file.
+        """
         give_up = time.monotonic() + self.busy_seconds
         while True:
             try:
@@ -325,7 +349,7 @@ class SqliteConnection:
 # -- forks -------------------------------------------------------------------------------------
 
 _connections: weakref.WeakSet[SqliteConnection] = weakref.WeakSet()
-# Files that SQLite has notes on which are the parent's.
+# Files for which this process inherited SQLite's notes from its parent.
 _carried: set[tuple[int, int]] = set()
 # One fork at a time. No connection is made or opened while `_opening` is held.
 _forking = threading.Lock()
@@ -337,18 +361,18 @@ def _before_fork() -> None:
     _forking.acquire()
     give_up = time.monotonic() + _FORK_SECONDS
     while True:
-        _stop(_not_stopped(), give_up)
+        _stop(_still_running(), give_up)
         _opening.acquire()
-        # Some may have been made meanwhile. One that is open is waited for like the others. One
-        # that is not may be waiting to be opened, which nobody can do until the fork is made.
-        made = _not_stopped()
+        # Some may have been made meanwhile. Wait for the open ones like for the others. One that is
+        # not open may be waiting for `_opening`, which it cannot get until the fork is made.
+        made = _still_running()
         if time.monotonic() >= give_up or not any(each.is_open for each in made):
             _stop(made, 0.0)
             return
         _opening.release()
 
 
-def _not_stopped() -> list[SqliteConnection]:
+def _still_running() -> list[SqliteConnection]:
     with _opening:
         return [each for each in _connections if each not in _at_fork]
 

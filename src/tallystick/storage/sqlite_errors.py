@@ -1,4 +1,4 @@
-"""Translate what SQLite and the system say is wrong with a store's file into the store's errors.
+"""Translate errors of SQLite and the system about a store's file into the store's errors.
 
 Each becomes one line that says what to do. A store names its family of errors once, as
 `StoreErrors`; they are translated by the class that opens its file, and nowhere else.
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-# What is wrong with one statement and leaves the transaction around it as it was.
+# Errors of one statement that leave the transaction around it as it was.
 _OF_ONE_STATEMENT = (
     sqlite3.SQLITE_ERROR,
     sqlite3.SQLITE_CONSTRAINT,
@@ -48,7 +48,10 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
     corrupt: _OfReason
 
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException:
-        """Return the store's error for a foreign one. Any other is returned as it is."""
+        """Return the store's error for one of SQLite or the system.
+
+        Any other is returned as it is.
+        """
         match error:
             case sqlite3.Error():
                 return self._of_sqlite(error, str(path), waited_seconds)
@@ -73,7 +76,7 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
                 return self.unavailable(where=path, why=str(error))
             case _:
-                # Our statements are fixed: what SQLite cannot make of them lies in the file.
+                # Our statements are fixed, so an error in one of them is caused by the file.
                 return self.corrupt(where=path, why=str(error))
 
     def _of_system(self, error: OSError, path: str) -> Exception:
@@ -89,7 +92,7 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Translates(Protocol):
-    """What a file needs of its store's errors: `StoreErrors`, or a store's own."""
+    """The part of a store's errors that its file needs: `StoreErrors`, or a store's own."""
 
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException: ...
 
@@ -106,12 +109,12 @@ def code_of(error: BaseException) -> int | None:
 
 
 def fails_alone(error: BaseException) -> bool:
-    """Return whether others in the same transaction can go on: the file is not to blame."""
+    """Return True if an error leaves the transaction around it intact: the file is not to blame."""
     code = code_of(error)
     return code is None or code & 0xFF in _OF_ONE_STATEMENT
 
 
 def integrity_faults(db: sqlite3.Connection) -> list[str]:
-    """Return what SQLite finds wrong with a file, its tables and its indexes: the first of it."""
+    """Return the first 20 faults that SQLite finds in a file, its tables and its indexes."""
     found = [str(each) for (each,) in db.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
     return [] if found == ["ok"] else found

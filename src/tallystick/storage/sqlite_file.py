@@ -1,7 +1,8 @@
-"""Transactions on the SQLite file of a store, and the file that stores share.
+"""Make transactions on the SQLite file of a store, which threads and processes share.
 
-WAL, so readers never wait and a commit is one append. A commit that is forced waits for the disk;
-one that is not is with the operating system, where it survives the death of this process.
+The log is a WAL, so readers never wait and a commit is one append. A forced commit waits for the
+disk. One that is not forced is with the operating system, where it survives the death of this
+process.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from tallystick.storage.sqlite_errors import code_of
 
 # Transactions on the writing connection: whole or nothing, as strong as asked.
 #
-# After a failed wait for the disk the log is started anew before anything is added to it. The
-# system reports such a failure once and then takes the lost pages for written: later commits would
-# seem to be on the disk, behind a hole. So everything that was committed is copied into the file
-# itself, and that is waited for.
+# After a failed `fsync` the log is started anew before anything is added to it. The system reports
+# such a failure once and then takes the lost pages for written: later commits would seem to be on
+# the disk, after a hole. So everything that was committed is copied into the file itself, and
+# that is waited for.
 
 
 class Transactions:
@@ -34,17 +35,17 @@ class Transactions:
 
     @contextlib.contextmanager
     def one(self, *, forced: bool, busy_seconds: float) -> Iterator[sqlite3.Connection]:
-        """Make one transaction, when it is its turn."""
+        """Make one transaction, alone on the connection, and give that connection."""
         with self.connection.held() as db, self.of(db, forced=forced, busy_seconds=busy_seconds):
             yield db
 
     @contextlib.contextmanager
     def of(self, db: sqlite3.Connection, *, forced: bool, busy_seconds: float) -> Iterator[None]:
-        """Make one transaction of the connection, by whoever holds it."""
-        with self._failures_noted():
+        """Make one transaction on the connection that the caller holds."""
+        with self._noting_failures():
             self._set(db, forced=forced, busy_seconds=busy_seconds)
             if self._suspect:
-                self._mend(db)
+                self._repair(db)
             try:
                 db.execute("BEGIN IMMEDIATE")
                 yield
@@ -57,12 +58,12 @@ class Transactions:
     @contextlib.contextmanager
     def none(self, *, busy_seconds: float) -> Iterator[sqlite3.Connection]:
         """Use the connection outside of any transaction."""
-        with self.connection.held() as db, self._failures_noted():
+        with self.connection.held() as db, self._noting_failures():
             self._set(db, forced=True, busy_seconds=busy_seconds)
             yield db
 
     @contextlib.contextmanager
-    def _failures_noted(self) -> Iterator[None]:
+    def _noting_failures(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -82,7 +83,7 @@ class Transactions:
             db.execute(f"PRAGMA busy_timeout = {int(busy_seconds * 1000)}").fetchall()
             self._busy_seconds = busy_seconds
 
-    def _mend(self, db: sqlite3.Connection) -> None:
+    def _repair(self, db: sqlite3.Connection) -> None:
         if not checkpointed(db, "RESTART"):
             why = "its disk failed, and what was written can only be secured when nobody reads it"
             connection = self.connection
@@ -91,7 +92,7 @@ class Transactions:
 
 
 def checkpointed(db: sqlite3.Connection, how: str = "TRUNCATE") -> bool:
-    """Copy the log into the file. Returns False if somebody still reads what was there."""
+    """Copy the log into the file. Return False if another connection still reads an older state."""
     busy, *_ = db.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
     return not busy
 
@@ -99,8 +100,8 @@ def checkpointed(db: sqlite3.Connection, how: str = "TRUNCATE") -> bool:
 class SqliteFile:
     """A file that is read on one connection and written on another, shared by threads.
 
-    Readers never wait for a writer. A forced commit waits for the disk; one that is not survives
-    the death of this process and no more. `kept=False` closes the file after each transaction.
+    Readers never wait for a writer. A forced commit waits for the disk; another one survives the
+    death of this process and no more. `kept=False` closes the file after each transaction.
     """
 
     def __init__(
@@ -118,8 +119,11 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read one state of what is committed. Inside another reading, it is the same state."""
-        with self._translated():
+        """Read one committed state.
+
+        A reading inside another one of this thread has the same state.
+        """
+        with self._translating_errors():
             mine = self._reader.mine
             if mine is not None:
                 yield mine
@@ -135,7 +139,7 @@ class SqliteFile:
     def writing(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
         """Make one transaction: all of it, or nothing."""
         with (
-            self._translated(),
+            self._translating_errors(),
             self._writer.one(forced=forced, busy_seconds=self.busy_seconds) as db,
         ):
             yield db
@@ -143,12 +147,12 @@ class SqliteFile:
     def rewrite(self, *, later_if: Collection[int] = (sqlite3.SQLITE_BUSY,)) -> bool:
         """Write the file anew and empty its log, so that what was removed is in neither.
 
-        Returns False if somebody reads an older state, or SQLite fails with one of `later_if`:
-        then it has to be done later.
+        Return False if a reader needs an older state, or SQLite fails with one of `later_if`: then
+        it has to be done later.
         """
         # Our own reader would be the first to hold on to an older state.
         with (
-            self._translated(),
+            self._translating_errors(),
             self._reader.kept_closed(),
             self._writer.none(busy_seconds=self.busy_seconds) as db,
         ):
@@ -164,9 +168,9 @@ class SqliteFile:
             return checkpointed(db)
 
     def close(self) -> None:
-        """Close the file. Used again, it is opened again."""
+        """Close the file. The next use opens it again."""
         self._reader.close()
         self._writer.connection.close()
 
-    def _translated(self) -> contextlib.AbstractContextManager[None]:
+    def _translating_errors(self) -> contextlib.AbstractContextManager[None]:
         return self._kind.translated(self.path, waited_seconds=self.busy_seconds)

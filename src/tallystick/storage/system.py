@@ -1,7 +1,8 @@
-"""What operating systems differ in: file locks, flags of `open`, and who owns a file.
+"""Hide the differences of operating systems: file locks, flags of `open`, and owners of files.
 
-Windows has no `fcntl`, no numbers of users and no permissions that `chmod` sets. What needs them,
-every store in a file, is refused by name there (`require_posix`). Runs in memory need none of it.
+Windows has no `fcntl`, no numbers of users and no permissions that `chmod` sets. Every store in a
+file needs them, and is refused there with its name (`require_posix`). Runs in memory need none of
+it.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
 
 
 def is_posix() -> bool:
-    """Return whether this system has file locks and owners of files."""
+    """Return True if this system has file locks and owners of files."""
     return _fcntl is not None and hasattr(os, "geteuid")
 
 
 def require_posix(what: str, *, instead: str = "") -> None:
-    """Refuse what cannot be done without file locks and owners of files."""
+    """Raise `NotSupportedHere` on a system without file locks and owners of files.
+
+    `instead` is the advice in its message.
+    """
     if not is_posix():
         raise NotSupportedHere(what=what, instead=instead)
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether a file lies on a disk that cannot be written; False if it is not there."""
+    """Return True if a file is on a disk that cannot be written; False if it is not there."""
     try:
         return is_posix() and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
@@ -48,12 +52,15 @@ def is_read_only(path: Path) -> bool:
 
 
 def user_id() -> int | None:
-    """Return the number of the user that this process acts for, None where there is none."""
+    """Return the number of the user that this process acts for, None on a system without them."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> None:
-    """Lock an open file until it is closed. Raises `OSError` if another process has it."""
+    """Lock an open file until it is closed. Raise `OSError` if another process has it.
+
+    Without `wait` that is raised at once. Raise `NotSupportedHere` on a system without locks.
+    """
     if _fcntl is None:
         raise NotSupportedHere(what="a file that several processes use")
     kind = _fcntl.LOCK_SH if shared else _fcntl.LOCK_EX
@@ -66,7 +73,7 @@ def register_at_fork(
     after_in_parent: Callable[[], None] = lambda: None,
     after_in_child: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have these called around each fork. Where there is no fork, nothing calls them."""
+    """Have these called around each fork. On a system without forks, nothing calls them."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=before, after_in_parent=after_in_parent, after_in_child=after_in_child

@@ -1,7 +1,7 @@
-"""A transaction of a store, handed from one store to another that takes part in it.
+"""Define the transaction that one store hands to another, so that both take part in it.
 
-Whoever hands it on knows nothing of it. A store that keeps its tables where the first one does
-knows what it is, and asks for it by its own kind: `sqlite_of`.
+The code that hands it on does not look into it. A store that keeps its tables in the same file asks
+for its own kind: `sqlite_of`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from tallystick.core.errors import UsageError
 
 
 class Transaction(Protocol):
-    """A transaction under way. It ends with whoever began it."""
+    """A transaction in progress. The code that began it ends it."""
 
 
 def sqlite_of(transaction: Transaction) -> sqlite3.Connection:
-    """Return the connection of a transaction on a SQLite file."""
+    """Return the connection of a transaction on a SQLite file.
+
+    Raise `UsageError` for another kind.
+    """
     if isinstance(transaction, sqlite3.Connection):
         return transaction
     raise UsageError("a store in a SQLite file cannot take part in a transaction of another kind")

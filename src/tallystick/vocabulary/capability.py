@@ -1,8 +1,8 @@
-"""A vocabulary as a capability: what a run records of it, and the check before a program runs.
+"""Check the programs of a run against a vocabulary before they run, and record the verdicts.
 
 Rule 1: the check follows from the record alone: the functions and skills of the run, its thesaurus
-(kept as an attachment), the programs before. So replay and resume make it again, and compare.
-Rule 2: it is no wall. What programs may do is decided by what they are granted; this finds slips.
+(kept as an attachment), the programs before. So replay and resume compute it again, and compare.
+Rule 2: it is not a security boundary. Grants decide what programs may do; this finds slips.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from tallystick.vocabulary.terms import Thesaurus, Vocabulary
 
 THESAURUS_LABEL = "thesaurus"
-# Functions of ours: what they are given is data, and no term.
+# Functions of our own: the texts that are passed to them are data, not terms.
 _OURS = ("attachments.", "budget.", "outputs.", "skills.", "llm_query", "rlm_query")
-# Of every run's programs.
+# Names that the programs of every run find.
 _ANSWERING = (
     "FINAL", "FINAL_VAR", "Final", "SHOW_VARS", "answer", "context", "final", "final_answer",
 )  # fmt: skip
@@ -39,7 +39,7 @@ _OF_MEMORY = frozenset({"cite", "recall", "remember", "score"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyAsked:
-    """How programs are to be checked: the rules, and a thesaurus as it was read."""
+    """The check that a user asked for: the rules, and a thesaurus as it was read."""
 
     rules: Rules
     thesaurus: bytes | None = None
@@ -48,9 +48,9 @@ class VocabularyAsked:
 def read_vocabulary(
     strictness: str | None, thesaurus: bytes | None, *, name: str
 ) -> VocabularyAsked | None:
-    """What was asked for; None if nothing was. A thesaurus alone is at `normal`.
+    """Return the check that was asked for; None if nothing was. A thesaurus alone means `normal`.
 
-    Raises `UsageError` for a thesaurus that is none.
+    Raise `UsageError` for an unknown strictness, `ThesaurusInvalid` for a thesaurus with a fault.
     """
     if strictness is None and thesaurus is None:
         return None
@@ -68,7 +68,10 @@ def read_vocabulary(
 
 
 class VocabularyCapability(CapabilityBase):
-    """The vocabulary of a client's runs, None without one. `skills` are the ids of its skills."""
+    """The vocabulary of a client's runs.
+
+    `asked` is None without one; `skills` are the ids of its skills.
+    """
 
     name = "vocabulary"
 
@@ -77,7 +80,10 @@ class VocabularyCapability(CapabilityBase):
         self._skills = tuple(skills)
 
     def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Name the rules. The thesaurus is committed with the run's first records."""
+        """Return the rules for the start of a new run; nothing if no check was asked for.
+
+        The thesaurus is kept, and committed with the run's first records.
+        """
         if self._asked is None:
             return {}
         rules, ref = self._asked.rules, None
@@ -96,7 +102,11 @@ class VocabularyCapability(CapabilityBase):
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Give the check, for a run with a vocabulary: the same in every execution of it."""
+        """Return the check of a run, or None if it has no vocabulary.
+
+        A recorded run is checked with its own thesaurus and skills, not with those of this client.
+        Raise `ThesaurusInvalid` if the thesaurus has a fault.
+        """
         if started.vocabulary is None:
             return None
         files = services.run_attachments
@@ -107,13 +117,18 @@ class VocabularyCapability(CapabilityBase):
             ref = started.vocabulary.thesaurus
             raw, skills = None if ref is None else files.read(ref), ()
             if started.skills is not None:
-                from tallystick.skills.skills import cards_again
+                from tallystick.skills.skills import recorded_cards
 
-                skills = tuple(each.id for each in cards_again(started.skills, files))
+                skills = tuple(each.id for each in recorded_cards(started.skills, files))
         return _VocabularyOfRun(started, raw, skills)
 
 
 class _VocabularyOfRun(RunCapability):
+    """The check of one run.
+
+    It is made at the first program, when the functions of the run are known.
+    """
+
     def __init__(self, started: RunStarted, raw: bytes | None, skills: Sequence[str]) -> None:
         from tallystick.vocabulary.terms import read_thesaurus
 
@@ -123,7 +138,7 @@ class _VocabularyOfRun(RunCapability):
 
     def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
         if self._check is None:
-            # The start has its functions only now.
+            # When a new run is opened, its start does not have its functions yet.
             self._check = _check_for(state.started, self._thesaurus, self._skills)
         return self._check(source, state, asked)
 
@@ -156,13 +171,16 @@ def _check_for(started: RunStarted, thesaurus: Thesaurus | None, skills: Sequenc
 
 
 class _Check:
-    """Checks the programs of one run, in order: names that one leaves are there for the next."""
+    """The check of the programs of one run, in order.
+
+    Names that one program defines are known in the next.
+    """
 
     def __init__(self, vocabulary: Vocabulary, rules: Rules, *, given: dict[str, str]) -> None:
         self._vocabulary = vocabulary
         self._rules = rules
         self._given = given
-        # What the program that was checked last leaves, once it has run.
+        # Names that the programs checked so far define, with the paths they were imported from.
         self._left: dict[str, str] = {}
 
     def __call__(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
@@ -184,7 +202,7 @@ class _Check:
             max_retries=rules.retries_max,
         )
         if decision.kind not in ("retry", "block"):
-            # What waits for a person may still run.
+            # A program that waits for a person's decision may still run.
             self._left |= program.kept
         return ProgramChecked(
             turn=asked.turn,
@@ -203,7 +221,7 @@ class _Check:
 
 
 def _data_names(started: RunStarted) -> dict[str, str]:
-    """The names that the programs of a run find beside functions. They say nothing of it."""
+    """Return the names of data that programs of a run find beside functions, each with ""."""
     found = [*_ANSWERING, *started.values, *(each.name for each in started.texts)]
     found += [each.name for each in started.inputs]
     found += [each.name for each in started.views]

@@ -1,12 +1,12 @@
-"""The check: a program's names against a vocabulary, the verdict, and what follows from it.
+"""Check a program's names against a vocabulary: the verdict, and the decision that follows from it.
 
-A *term* of a program is a free name (see `program`), or a word in a text that it gives to a tool. A
-text of one word (a letter, then letters, digits, `_`, `-` and dots; more than two in all) counts
-whether it is known or not. In any other text, known terms are found, and what else stands there is
-prose or data, which is not counted. Texts for other functions than tools are not looked at.
+A *term* of a program is a free name (see `program`), or a word in a text that it passes to a tool.
+A text of one word (a letter, then letters, digits, `_`, `-` and dots; more than two in all) counts
+whether it is known or not. In any other text, only known terms are looked for; the rest is prose or
+data, which is not counted. Texts passed to functions other than tools are not looked at.
 
-A known term is *matched*, any other is *unknown*. Denied ones are unknown wherever they stand, as a
-name of whatever origin or as a word. The ratio is that of matched terms to all, each counted once;
+A known term is *matched*, any other is *unknown*. Denied ones are unknown wherever they are found,
+as a name of any origin or as a word. The ratio is that of matched terms to all, each counted once;
 only strict counts unknown words of arguments in it.
 
 | | fails on |
@@ -15,10 +15,10 @@ only strict counts unknown words of arguments in it.
 | normal | a denied term; with a thesaurus, no matched term, or a ratio below 0.1 |
 | strict | a denied term, any unknown name, no matched term, a ratio below 0.3, terms apart |
 
-Terms are connected, not apart, if the thesaurus relates them, however far, over whatever else it
-holds. A term that it relates to nothing says nothing about this and is left out. A program without
-any term passes, as does one that is no Python: it will fail by itself, with a better message. One
-that was not read (it is too long, or too deep) fails in strict, since it could do anything.
+Terms are connected, not apart, if the thesaurus relates them, through any number of other terms. A
+term that it relates to nothing is left out of this. A program without any term passes, as does one
+that is not Python: it will fail by itself, with a better message. One that was not read (it is too
+long, or too deep) fails in strict, since it could do anything.
 
 The verdict follows from program, vocabulary and rules alone.
 """
@@ -34,7 +34,7 @@ from tallystick.core.errors import InvalidLimit
 from tallystick.vocabulary.program import Name, Program
 from tallystick.vocabulary.terms import Vocabulary, words_of
 
-# The verdict on a program, and the message that tells a model of it.
+# The verdict on a program, and the feedback for the model.
 #
 # Both are plain data: a verdict can be encoded, kept and read back, and follows from the program
 # and the vocabulary alone.
@@ -47,12 +47,11 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
-    """Which terms a program uses, and whether it may.
+    """The terms that a program uses, and whether it may run.
 
     `matched_terms` are known, in the order in which the program has them; `suggestions` give known
-    terms for some of the unknown ones. `message` says what else there is to say, in a line.
-    `retry_count` is how often a program was refused before this one; `escalation_required` says
-    that this was as often as it may.
+    terms for some of the unknown ones. `message` adds the rest in one line. `retry_count` is how
+    many programs were refused before this one; `escalation_required` says that no more may be.
     """
 
     is_valid: bool
@@ -66,41 +65,43 @@ class ValidationResult:
 
     @classmethod
     def valid(cls, matched: Iterable[str]) -> ValidationResult:
+        """Return a verdict that passes."""
         return cls(is_valid=True, matched_terms=tuple(matched))
 
     @classmethod
     def invalid(cls, matched: Iterable[str], unknown: Iterable[str]) -> ValidationResult:
+        """Return a verdict that fails."""
         return cls(is_valid=False, matched_terms=tuple(matched), unknown_terms=tuple(unknown))
 
     def with_suggestions(self, alternatives: Iterable[str]) -> ValidationResult:
-        """The same with one list of alternatives for every unknown term."""
+        """Return the verdict with one list of alternatives for every unknown term."""
         flat = tuple(alternatives)
         return replace(self, suggestions=dict.fromkeys(self.unknown_terms, flat))
 
     def feedback(self) -> str:
-        """What a model is told: one line for each thing, the last without a newline."""
+        """Return the text for the model: a line for each fact, the last without a newline."""
         lines = ["Command validation warning:"]
         if self.unknown_terms:
-            lines.append(f"  Unknown terms: {quoted_list(self.unknown_terms)}")
+            lines.append(f"  Unknown terms: {quote_list(self.unknown_terms)}")
         if self.matched_terms:
-            lines.append(f"  Known terms you could use: {quoted_list(self.matched_terms)}")
+            lines.append(f"  Known terms you could use: {quote_list(self.matched_terms)}")
         for term, alternatives in sorted(self.suggestions.items()):
             if alternatives:
                 shown = "".join(_visible(each) for each in term)
-                lines.append(f"  Instead of '{shown}', consider: {quoted_list(alternatives)}")
+                lines.append(f"  Instead of '{shown}', consider: {quote_list(alternatives)}")
         if self.message:
             lines.append(f"  {self.message}")
         lines.append("Please rephrase to use only known domain terminology.")
         return "\n".join(lines)
 
 
-def quoted_list(terms: Iterable[str]) -> str:
-    """A list as `["a", "b"]`."""
-    return f"[{', '.join(quoted(term) for term in terms)}]"
+def quote_list(terms: Iterable[str]) -> str:
+    """Return a list as `["a", "b"]`."""
+    return f"[{', '.join(quote(term) for term in terms)}]"
 
 
-def quoted(term: str) -> str:
-    """A term in double quotes, on one line whatever it holds."""
+def quote(term: str) -> str:
+    """Return a term in double quotes, on one line whatever it holds."""
     return '"' + "".join(_ESCAPES.get(each) or _visible(each) for each in term) + '"'
 
 
@@ -112,7 +113,7 @@ def _visible(each: str) -> str:
 # The check: a program's names and arguments against a vocabulary, at a strictness.
 
 
-# A verdict is kept in a record and told to a model: both have to stay short.
+# A verdict is kept in a record and shown to a model: both have to stay short.
 TERMS_SHOWN_MAX = 50
 _TERM_CHARS_MAX = 200
 _SUGGESTED_MAX = 10
@@ -127,10 +128,11 @@ _BREAK_DOWN = "Break it down into shorter programs."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How strict a check is.
+    """The strictness of a check, and its numbers.
 
     `ratio_min` is the least share of matched terms; `arguments` says whether unknown words in the
-    arguments of tools lower it. `connected` says whether terms have to be.
+    arguments of tools lower it. `connected` says whether terms have to be. Raise `InvalidLimit` for
+    a ratio that is not from 0 to 1, or a number of retries that is not a whole number from 0 up.
     """
 
     strictness: Strictness = "normal"
@@ -154,13 +156,13 @@ _PRESETS = {rules.strictness: rules for rules in (PERMISSIVE, NORMAL, STRICT)}
 
 
 def rules_of(strictness: Strictness) -> Rules:
-    """The rules that go with a strictness, if nothing else is said."""
+    """Return the default rules of a strictness."""
     return _PRESETS[strictness]
 
 
 @dataclass(slots=True)
-class _Found:
-    """The terms of a program, by how they stand there, so that each counts once."""
+class _ProgramTerms:
+    """The terms of a program, by the names and words that were found, so that each counts once."""
 
     names: dict[str, str] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
@@ -176,8 +178,9 @@ class _Found:
     def unknown(self) -> list[str]:
         return list(dict.fromkeys((*self.denied, *self.unknown_names, *self.unknown_words)))
 
-    def take_name(self, name: Name, vocabulary: Vocabulary) -> None:
-        if vocabulary.denied(name.path) is not None:
+    def add_name(self, name: Name, vocabulary: Vocabulary) -> None:
+        """Count a name: as denied, as a known term, or as unknown if it is free."""
+        if vocabulary.find_denied(name.path) is not None:
             self.denied[name.path] = None
         elif name.origin == "own":
             return
@@ -186,7 +189,8 @@ class _Found:
         elif name.origin == "free":
             self.unknown_names[name.path] = None
 
-    def take_text(self, text: str, vocabulary: Vocabulary) -> None:
+    def add_text(self, text: str, vocabulary: Vocabulary) -> None:
+        """Count the terms in a text, and the text itself if it is one unknown word."""
         words = words_of(text)
         denied = [each for each in (text, *words) if vocabulary.is_denied_word(each)]
         self.denied.update(dict.fromkeys(denied))
@@ -200,6 +204,7 @@ class _Found:
             self.unknown_words[text] = None
 
     def ratio(self, *, arguments: bool) -> float:
+        """Return the share of matched terms, 0 without any term."""
         matched = len(self.names) + len(self.words)
         unknown = len(self.unknown_names) + (len(self.unknown_words) if arguments else 0)
         return matched / max(matched + unknown, 1)
@@ -208,19 +213,24 @@ class _Found:
 def validate(
     program: Program, vocabulary: Vocabulary, rules: Rules = NORMAL, *, retry_count: int = 0
 ) -> ValidationResult:
-    """The verdict on a program; never raises. `retry_count` programs before it were refused."""
+    """Return the verdict on a program; nothing is raised.
+
+    `retry_count` programs before it were refused.
+    """
     if program.problem is not None:
-        return _unread(program, rules, retry_count)
-    found = _found(program, vocabulary)
+        return _unread_verdict(program, rules, retry_count)
+    found = _terms_of(program, vocabulary)
     matched, unknown = found.matched, found.unknown
-    apart = _apart(matched, vocabulary) if rules.connected else []
-    fails = _fails(found, vocabulary, rules, apart)
+    apart = _terms_apart(matched, vocabulary) if rules.connected else []
+    fails = _breaks_rules(found, vocabulary, rules, apart)
     escalates = fails and retry_count >= rules.retries_max
-    said = _said(found, unknown, apart, program, rules, fails=fails, escalates=escalates)
+    said = _message_sentences(
+        found, unknown, apart, program, rules, fails=fails, escalates=escalates
+    )
     return ValidationResult(
         is_valid=not fails,
-        matched_terms=_shown(matched),
-        unknown_terms=_shown(unknown),
+        matched_terms=_cut_terms(matched),
+        unknown_terms=_cut_terms(unknown),
         suggestions=_suggestions(unknown, vocabulary) if fails and not escalates else {},
         strictness=rules.strictness,
         message=" ".join(said),
@@ -229,17 +239,20 @@ def validate(
     )
 
 
-def _found(program: Program, vocabulary: Vocabulary) -> _Found:
-    found = _Found()
+def _terms_of(program: Program, vocabulary: Vocabulary) -> _ProgramTerms:
+    found = _ProgramTerms()
     for name in program.names:
-        found.take_name(name, vocabulary)
+        found.add_name(name, vocabulary)
     for argument in program.arguments:
         if (term := found.names.get(argument.path)) is not None and vocabulary.is_tool(term):
-            found.take_text(argument.text, vocabulary)
+            found.add_text(argument.text, vocabulary)
     return found
 
 
-def _fails(found: _Found, vocabulary: Vocabulary, rules: Rules, apart: Sequence[str]) -> bool:
+def _breaks_rules(
+    found: _ProgramTerms, vocabulary: Vocabulary, rules: Rules, apart: Sequence[str]
+) -> bool:
+    """Return True if the terms of a program break the rules. See the table of the module."""
     if rules.strictness == "permissive":
         return False
     if found.denied or apart:
@@ -254,8 +267,11 @@ def _fails(found: _Found, vocabulary: Vocabulary, rules: Rules, apart: Sequence[
     return not matched or found.ratio(arguments=rules.arguments) < rules.ratio_min
 
 
-def _apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
-    """The terms that nothing connects with the others: all but those of the largest group."""
+def _terms_apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+    """Return the terms that are not connected with the largest group of the others.
+
+    Of groups of one size, the first by name is the largest.
+    """
     groups: dict[str, list[str]] = {}
     for term in matched:
         if (group := vocabulary.group(term)) is not None:
@@ -266,15 +282,15 @@ def _apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
     return [term for term in matched if vocabulary.group(term) not in (None, largest)]
 
 
-def _said(
-    found: _Found, unknown: Sequence[str], apart: Sequence[str], program: Program, rules: Rules,
-    *, fails: bool, escalates: bool,
+def _message_sentences(
+    found: _ProgramTerms, unknown: Sequence[str], apart: Sequence[str], program: Program,
+    rules: Rules, *, fails: bool, escalates: bool,
 ) -> Iterator[str]:  # fmt: skip
-    """What a verdict has to say beside its terms, in sentences."""
+    """Yield the sentences of a verdict's message."""
     if found.denied:
-        yield f"Denied here: {quoted_list(_shown(list(found.denied)))}."
+        yield f"Denied here: {quote_list(_cut_terms(list(found.denied)))}."
     if apart:
-        yield f"Not connected with the other terms: {quoted_list(_shown(apart))}."
+        yield f"Not connected with the other terms: {quote_list(_cut_terms(apart))}."
     if len(unknown) > TERMS_SHOWN_MAX:
         yield f"There are {len(unknown) - TERMS_SHOWN_MAX:,} more unknown terms."
     if escalates:
@@ -286,7 +302,11 @@ def _said(
             yield _BREAK_DOWN
 
 
-def _unread(program: Program, rules: Rules, retry_count: int) -> ValidationResult:
+def _unread_verdict(program: Program, rules: Rules, retry_count: int) -> ValidationResult:
+    """Return the verdict on a program that was not read.
+
+    It fails if the check is strict, unless the program is no Python and would fail by itself.
+    """
     assert program.problem is not None
     fails = program.problem.kind == "unread" and rules.strictness == "strict"
     escalates = fails and retry_count >= rules.retries_max
@@ -314,7 +334,7 @@ def _suggestions(unknown: Sequence[str], vocabulary: Vocabulary) -> dict[str, tu
     return {_cut(term): near for term, near in found.items() if near}
 
 
-def _shown(terms: Sequence[str]) -> tuple[str, ...]:
+def _cut_terms(terms: Sequence[str]) -> tuple[str, ...]:
     return tuple(_cut(term) for term in terms[:TERMS_SHOWN_MAX])
 
 
@@ -326,7 +346,7 @@ def _is_word(text: str) -> bool:
     return len(text) >= _WORD_CHARS_MIN and _WORD.fullmatch(text) is not None
 
 
-# What follows from a verdict, as plain data that a run can record and replay.
+# The decision that follows from a verdict, as plain data that a run can record and replay.
 #
 # | | valid | not valid, retries left | not valid, none left |
 # | --- | --- | --- | --- |
@@ -334,13 +354,13 @@ def _is_word(text: str) -> bool:
 # | normal | Pass | Retry | Warn |
 # | strict | Pass | Block | Escalate |
 #
-# After `Pass` and `Warn` the program runs. After `Retry` and `Block` it does not: the model is
-# told, and writes another, which counts as a retry. `Escalate` waits for a person.
+# After `Pass` and `Warn` the program runs. After `Retry` and `Block` it does not: the model gets
+# the feedback and writes another, which counts as a retry. `Escalate` waits for a person.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """It runs. `reason` is what there is to record, if anything."""
+    """The program runs. `reason` is recorded, if there is one."""
 
     reason: str = ""
     kind: Literal["pass"] = "pass"
@@ -348,7 +368,10 @@ class Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """It does not run; the model is told how to write it, and later it would run with a warning."""
+    """The program does not run; the model gets the feedback and writes another.
+
+    After the last retry, it would run with a warning.
+    """
 
     feedback: str
     kind: Literal["retry"] = "retry"
@@ -356,7 +379,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """It runs, and the warning is told to the model and recorded."""
+    """The program runs; the warning is shown to the model and recorded."""
 
     feedback: str
     kind: Literal["warn"] = "warn"
@@ -364,7 +387,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """It does not run; the model is told why."""
+    """The program does not run; the model gets the reason."""
 
     feedback: str
     kind: Literal["block"] = "block"
@@ -372,7 +395,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Escalate:
-    """It does not run unless a person says so."""
+    """The program does not run unless a person approves it."""
 
     feedback: str
     kind: Literal["escalate"] = "escalate"
@@ -384,7 +407,10 @@ Decision = Pass | Retry | Warn | Block | Escalate
 def decide(
     result: ValidationResult, *, strictness: Strictness, retry_count: int, max_retries: int
 ) -> Decision:
-    """What to do with a program: see the table above. Exactly `max_retries` retries are given."""
+    """Decide what to do with a program: see the table above.
+
+    Exactly `max_retries` retries are given.
+    """
     if result.is_valid or strictness == "permissive":
         return Pass(reason=result.message)
     feedback = result.feedback()

@@ -1,21 +1,22 @@
-"""What a program uses, read from its source without running it; names that every program has.
+"""Read which names a Python program uses, from its source, without running it.
 
-Of a Python program these are names, each once, in the order in which they stand there:
+Each name is listed once: first what the program imports, then the rest in the order of the source.
 
-- what it calls, reads or writes by name: `f`, or a path as long as it is written, `a.b.c`;
 - what it imports: `import a.b` is `a.b`, `from a import b` is `a.b`. Later uses go by that path,
-  whatever the program calls it: after `import a as x`, `x.f` is `a.f`.
+  whatever the program calls it: after `import a as x`, `x.f` is `a.f`;
+- what it calls or reads by name: `f`, or a path as long as it is written, `a.b.c`. A path counts
+  also if the program assigns to it.
 
-What is no name of its own: an attribute of a value that was computed (`f().strip`, `x[0].sum`), and
-parameters of a call. Each name has an origin. `own` are names that this program binds anywhere in
-it, or that are given (by programs before it, or as data), with all their attributes; `standard` are
-Python's builtins and modules; all others are `free`. Only free names can be unknown.
+An attribute of a computed value (`f().strip`, `x[0].sum`) is not a name of its own, and neither are
+the parameters of a call. Each name has an origin. `own` are names that this program binds anywhere
+in it, or that are given (by programs before it, or as data), with all their attributes; `standard`
+are Python's builtins and modules; all others are `free`. Only free names can be unknown.
 
-Beside the names there are the texts that calls are given as they stand there: string literals, also
-those in a list, tuple, set or dict. Texts that are put together (f-strings, sums) are not read.
+Texts that are arguments of calls are listed, too: string literals, also those in a list, tuple, set
+or dict. Texts that are computed (f-strings, sums) are not.
 
-This is no wall. A program can reach a function by ways that no reading finds (`getattr`); what it
-may do is decided by what it is granted.
+This is not a security boundary. A program can reach a function in ways that no reading finds
+(`getattr`); grants decide what it may do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-# Names that every program has: Python's own and the shell's own. They are no terms.
+# Names that every program has: Python's own and the shell's own. They are not terms.
 #
 # The lists are written out, so that a verdict does not depend on the interpreter that gives it:
 # they hold the names of every Python from 3.11 to 3.14.
@@ -99,18 +100,21 @@ SHELL_BUILTINS = frozenset(
 
 
 def is_standard(name: str) -> bool:
-    """Whether a bare name is Python's own: a builtin, a module, `_`, or one like `__name__`."""
+    """Return True if a bare name is Python's own.
+
+    That is a builtin, a module of the standard library, `_`, or a name like `__name__`.
+    """
     if name in BUILTINS or name in MODULES or name == "_":
         return True
     return name.startswith("__") and name.endswith("__") and len(name) > len("____")
 
 
-# What a program uses, read from its source without running it.
+# The names that a program uses, read from its source without running it.
 
 
 # Python's parser takes up to ten seconds for a megabyte of the wrong kind.
 PROGRAM_CHARS_MAX = 64 << 10
-# Far below where the interpreter's own stack would end it, which differs from call to call.
+# Far below the limit of the interpreter's own stack, which differs from call to call.
 DEPTH_MAX = 400
 _NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 
@@ -118,14 +122,14 @@ Origin = Literal["free", "standard", "own"]
 
 
 class Name(NamedTuple):
-    """Something that a program uses by name."""
+    """A name that a program uses, as a path, and its origin."""
 
     path: str
     origin: Origin = "free"
 
 
 class Argument(NamedTuple):
-    """A text that a program gives to what it calls by a path."""
+    """A literal text that a program passes to the function at a path."""
 
     path: str
     text: str
@@ -133,9 +137,9 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a source was not read.
+    """The reason why a source was not read.
 
-    `syntax`: it is no Python, and will fail by itself before any of it runs. `unread`: it, or a
+    `syntax`: it is not Python, and will fail by itself before any of it runs. `unread`: it, or a
     part of it, may well run. It is longer or deeper than what is read, or a text for a shell, which
     runs the lines before the one it cannot read.
     """
@@ -146,10 +150,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A source that was read. With a problem, there is nothing else in it.
+    """A source that was read. With a problem, all else is empty.
 
-    `kept` are the names that it leaves to programs after it, each with the path it was imported
-    from, or "": merged into what was given to this one, they are what is given to the next.
+    `kept` are the names that it leaves to later programs, each with the path it was imported from,
+    or "". Merged into `given` of this program, they are `given` of the next.
     """
 
     chars: int
@@ -160,10 +164,10 @@ class Program:
 
 
 def read_python(source: str, *, given: Mapping[str, str] = _NOTHING_GIVEN) -> Program:
-    """Read a Python program; never raises.
+    """Read a Python program; nothing is raised, a fault is the `problem`.
 
-    `given` are names that are there before it, each with the path it was imported from, or "" if it
-    is data or was assigned.
+    `given` are names that exist before it, each with the path it was imported from, or "" if it is
+    data or was assigned.
     """
     if (problem := too_long(source)) is not None:
         return Program(chars=len(source), problem=problem)
@@ -183,6 +187,7 @@ def read_python(source: str, *, given: Mapping[str, str] = _NOTHING_GIVEN) -> Pr
 
 
 def too_long(source: str) -> Problem | None:
+    """Return the problem of a source with more than 65,536 characters, or None."""
     if len(source) <= PROGRAM_CHARS_MAX:
         return None
     why = f"it has {len(source):,} characters; at most {PROGRAM_CHARS_MAX:,} are read"
@@ -194,7 +199,7 @@ class _TooDeep(Exception):
 
 
 class _Reader:
-    """One walk over a tree, without recursion: what is still to be looked at waits in a list."""
+    """A walk over a tree without recursion: the nodes to be visited are in a list."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = given
@@ -216,13 +221,13 @@ class _Reader:
             node, self._depth, inside = waiting.pop()
             if self._depth > DEPTH_MAX:
                 raise _TooDeep
-            look = _LOOKS.get(type(node))
-            if look is None:
-                self._then(_children(node), inside)
+            visit = _VISITORS.get(type(node))
+            if visit is None:
+                self._visit_next(_children(node), inside)
             else:
-                look(self, node, inside)
-        names = [*map(_imported, self._imports), *map(self._named, self._uses)]
-        texts = [Argument(self._named(path).path, text) for path, text in self._texts]
+                visit(self, node, inside)
+        names = [*map(_module_name, self._imports), *map(self._resolve, self._uses)]
+        texts = [Argument(self._resolve(path).path, text) for path, text in self._texts]
         return Program(
             chars=chars,
             names=tuple(dict.fromkeys(names)),
@@ -230,17 +235,19 @@ class _Reader:
             kept=self._kept,
         )
 
-    def _then(self, parts: Iterable[ast.AST], inside: bool) -> None:
+    def _visit_next(self, parts: Iterable[ast.AST], inside: bool) -> None:
+        """Visit these nodes next, in their order, one level deeper."""
         depth = self._depth + 1
         # Literals hold no names, and there are many.
         found = [(part, depth, inside) for part in parts if type(part) is not ast.Constant]
         self._waiting.extend(found[::-1])
 
-    def _named(self, path: str) -> Name:
+    def _resolve(self, path: str) -> Name:
+        """Return a path as a name with its origin, by what its first part is bound to."""
         root, dot, rest = path.partition(".")
         if origin := self._from.get(root) or self._given.get(root):
             whole = f"{origin}{dot}{rest}"
-            return Name(whole, "own") if root in self._bound else _imported(whole)
+            return Name(whole, "own") if root in self._bound else _module_name(whole)
         if root in self._bound or root in self._given:
             return Name(path, "own")
         return Name(path, "standard" if is_standard(root) else "free")
@@ -250,7 +257,7 @@ class _Reader:
         if not inside:
             self._kept[name] = ""
 
-    # -- what each kind of node means --------------------------------------------------------------
+    # -- one method for each kind of node ----------------------------------------------------------
 
     def name(self, node: ast.Name, inside: bool) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -261,7 +268,7 @@ class _Reader:
     def attribute(self, node: ast.Attribute, inside: bool) -> None:
         path, root = _path(node)
         if path is None:
-            self._then((root,), inside)
+            self._visit_next((root,), inside)
         else:
             self._uses[path] = None
 
@@ -271,62 +278,62 @@ class _Reader:
         if path is not None:
             for text in (text for each in given for text in _literals(each)):
                 self._texts[path, text] = None
-        self._then((node.func, *given), inside)
+        self._visit_next((node.func, *given), inside)
 
     def import_(self, node: ast.Import, inside: bool) -> None:
         for each in node.names:
             self._imports[each.name] = None
             root = each.name.partition(".")[0]
-            self._came(each.asname or root, each.name if each.asname else root, inside)
+            self._bind_import(each.asname or root, each.name if each.asname else root, inside)
 
     def import_from(self, node: ast.ImportFrom, inside: bool) -> None:
         for each in node.names:
             bound, path = each.asname or each.name, f"{node.module}.{each.name}"
             if node.level:
-                # From a file of the program's own.
+                # A relative import comes from a file of the program's own.
                 self._bind(bound, inside)
                 continue
             self._imports[path] = None
             if each.name != "*":
-                self._came(bound, path, inside)
+                self._bind_import(bound, path, inside)
 
-    def _came(self, name: str, path: str, inside: bool) -> None:
+    def _bind_import(self, name: str, path: str, inside: bool) -> None:
         self._from[name] = path
         if not inside:
             self._kept[name] = path
 
     def scope(self, node: ast.AST, inside: bool) -> None:
-        """A function, class or lambda: its name is bound here, what it binds is its own."""
+        """Visit a function, class or lambda. Its name is bound here; what it binds is its own."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             self._bind(node.name, inside)
-        self._then(_children(node), True)
+        self._visit_next(_children(node), True)
 
     def comprehension(self, node: ast.comprehension, inside: bool) -> None:
-        self._then((node.iter, *node.ifs), inside)
-        self._then((node.target,), True)
+        self._visit_next((node.iter, *node.ifs), inside)
+        self._visit_next((node.target,), True)
 
     def parameter(self, node: ast.arg, inside: bool) -> None:
         self._bind(node.arg, True)
-        self._then(_children(node), inside)
+        self._visit_next(_children(node), inside)
 
     def handler(self, node: ast.ExceptHandler, inside: bool) -> None:
         if node.name is not None:
             self._bind(node.name, True)
-        self._then(_children(node), inside)
+        self._visit_next(_children(node), inside)
 
     def global_(self, node: ast.Global, inside: bool) -> None:
         for name in node.names:
             self._bind(name, False)
 
     def pattern(self, node: ast.AST, inside: bool) -> None:
-        """A pattern or a type parameter: it may bind a name."""
+        """Visit a pattern or a type parameter, which may bind a name."""
         name = getattr(node, "rest" if isinstance(node, ast.MatchMapping) else "name", None)
         if isinstance(name, str):
             self._bind(name, inside)
-        self._then(_children(node), inside)
+        self._visit_next(_children(node), inside)
 
 
-_LOOKS: dict[type[ast.AST], Callable[..., None]] = {
+_VISITORS: dict[type[ast.AST], Callable[..., None]] = {
     ast.Name: _Reader.name,
     ast.Attribute: _Reader.attribute,
     ast.Call: _Reader.call,
@@ -344,20 +351,21 @@ _LOOKS: dict[type[ast.AST], Callable[..., None]] = {
     ast.MatchStar: _Reader.pattern,
     ast.MatchMapping: _Reader.pattern,
 }
-# What may hold names, in each kind of node: no operators, marks or texts.
+# The fields of each kind of node that may hold names: no operators, contexts or texts.
 _NO_PARTS = frozenset({"arg", "attr", "ctx", "id", "kind", "op", "ops", "type_comment"})
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
     kind: tuple(name for name in kind._fields if name not in _NO_PARTS)
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
-# Newer than the oldest Python we support.
+# Type parameters: Python has them since 3.12, and we support 3.11.
 for _newer in ("TypeVar", "ParamSpec", "TypeVarTuple"):
     if hasattr(ast, _newer):
-        _LOOKS[getattr(ast, _newer)] = _Reader.pattern
+        _VISITORS[getattr(ast, _newer)] = _Reader.pattern
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
+    """Return the parts of a node that may hold names."""
     parts: list[ast.AST] = []
     for name in _FIELDS[type(node)]:
         value = getattr(node, name, None)
@@ -369,7 +377,10 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 
 def _path(node: ast.expr) -> tuple[str | None, ast.expr]:
-    """The dotted path that an expression is, if it is one; and what it begins with."""
+    """Return the dotted path that an expression is, or None; and what it begins with.
+
+    Raise `_TooDeep` for a path of too many parts.
+    """
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -382,7 +393,7 @@ def _path(node: ast.expr) -> tuple[str | None, ast.expr]:
 
 
 def _literals(node: ast.expr) -> Iterator[str]:
-    """The texts that stand in an argument."""
+    """Yield the literal texts in an argument."""
     inside = [node]
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         inside = node.elts
@@ -393,7 +404,7 @@ def _literals(node: ast.expr) -> Iterator[str]:
             yield each.value
 
 
-def _imported(path: str) -> Name:
-    """A name that is, or comes from, a module."""
+def _module_name(path: str) -> Name:
+    """Return the path of a module, or of a part of one, as a name."""
     root = path.partition(".")[0]
     return Name(path, "standard" if root in MODULES or root == "__future__" else "free")

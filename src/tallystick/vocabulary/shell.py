@@ -1,4 +1,4 @@
-"""What a shell command line uses: the commands in it, found without running it."""
+"""Find the commands in a shell command line, without running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tallystick.vocabulary.program import (
     too_long,
 )
 
-# A shell text and how far it was read; and what ends the reading before its end.
+# A shell text and the position in it; and the error that ends the reading early.
 
 
 DEPTH_MAX = 32
@@ -25,7 +25,7 @@ _BLANKS = frozenset(" \t\r")
 
 
 class Unreadable(Exception):
-    """The text does not end what it begins, or is nested too deep."""
+    """The text does not end what it begins, or is nested too deep. `problem` says which."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.why)
@@ -33,7 +33,7 @@ class Unreadable(Exception):
 
 
 class Cursor:
-    """A place in a text. What is nested in it is one deeper."""
+    """A position in a text. `depth` counts what it is nested in."""
 
     def __init__(self, text: str, *, depth: int) -> None:
         self.text = text
@@ -42,6 +42,7 @@ class Cursor:
 
     @property
     def ended(self) -> bool:
+        """True at the end of the text."""
         return self.at >= len(self.text)
 
     @property
@@ -49,50 +50,52 @@ class Cursor:
         """The next character; empty at the end."""
         return self.text[self.at : self.at + 1]
 
-    def sees(self, *begins: str) -> bool:
+    def at_any(self, *begins: str) -> bool:
+        """Return True if one of these texts begins at the cursor."""
         return self.text.startswith(begins, self.at)
 
-    def sees_word(self) -> bool:
-        """Whether a word begins here: no blank and no operator, but for `<(` and `>(`."""
-        return not self.ended and (self.here not in ENDS_WORD or self.sees("<(", ">("))
+    def at_word(self) -> bool:
+        """Return True if a word begins here: no blank and no operator, except `<(` and `>(`."""
+        return not self.ended and (self.here not in ENDS_WORD or self.at_any("<(", ">("))
 
-    def blanks(self) -> None:
+    def skip_blanks(self) -> None:
         """Pass over blanks, continued lines and a comment."""
         while not self.ended:
             if self.here in _BLANKS:
                 self.at += 1
-            elif self.sees("\\\n"):
+            elif self.at_any("\\\n"):
                 self.at += 2
-            elif self.sees("#"):
+            elif self.at_any("#"):
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
             else:
                 return
 
-    def space(self) -> None:
+    def skip_space(self) -> None:
         """Pass over blanks, comments and the ends of lines."""
-        self.blanks()
-        while self.sees("\n"):
+        self.skip_blanks()
+        while self.at_any("\n"):
             self.at += 1
-            self.blanks()
+            self.skip_blanks()
 
-    def deeper(self) -> None:
+    def enter(self) -> None:
+        """Count one level more; raise `Unreadable` beyond 32."""
         self.depth += 1
         if self.depth > DEPTH_MAX:
             why = f"it is nested deeper than {DEPTH_MAX} levels"
             raise Unreadable(Problem("unread", why))
 
-    def need(self, what: str) -> None:
-        """End the reading if there is nothing more, and so no `what`."""
+    def require(self, what: str) -> None:
+        """Raise `Unreadable` at the end of the text, where `what` would be needed."""
         if self.ended:
             line = self.text.count("\n") + 1
             raise Unreadable(Problem("unread", f"line {line:,}: {what} is missing"))
 
 
-# Words of a shell text: what each is once its quotes are gone, if that can be known.
+# Words of a shell text, and their values without quotes, if those can be known.
 #
-# The commands inside of a word are read where they stand: by `commands`, up to a `)`, or by
-# `script` for what has to be unquoted first.
+# The commands inside of a word are read in place: by `commands`, up to a `)`, or by `script` if
+# they have to be unquoted first.
 
 
 _PLAIN = re.compile(r"[^ \t\r\n;&|<>()'\"\\$`]+")
@@ -107,7 +110,7 @@ _ASSIGNS = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word as it stands there, and as the shell reads it; None if only a shell can know."""
+    """A word as it is written, and as the shell reads it: None if only a shell can know."""
 
     raw: str
     literal: str | None
@@ -119,7 +122,11 @@ class Word:
 
 
 class WordReader:
-    """Reads words where the cursor stands."""
+    """Reads words at the cursor.
+
+    Commands inside of a word are passed on: `commands` reads them at the cursor up to a `)`, and
+    `script` takes those that have to be unquoted first.
+    """
 
     def __init__(
         self, cursor: Cursor, *, commands: Callable[[], None], script: Callable[[str], None]
@@ -128,8 +135,8 @@ class WordReader:
         self._commands = commands
         self._script = script
 
-    def word(self) -> Word:
-        """A word, up to a blank or an operator. There is one if `Cursor.sees_word`."""
+    def read_word(self) -> Word:
+        """Read a word, up to a blank or an operator. There is one if `Cursor.at_word`."""
         cursor = self._cursor
         start = cursor.at
         parts: list[str | None] = []
@@ -139,15 +146,17 @@ class WordReader:
                 parts.append(plain[0])
                 cursor.at = plain.end()
             elif cursor.here in "'\"\\":
-                parts.append(self._quotes())
+                parts.append(self._read_quotes())
                 quoted = True
             elif cursor.here in "$`":
-                parts.append(self._expansion())
-            elif cursor.sees("<(", ">("):
-                self._substitution(2)
+                parts.append(self._skip_expansion())
+            elif cursor.at_any("<(", ">("):
+                self._skip_substitution(2)
                 parts.append(None)
-            elif cursor.sees("(") and cursor.at > start and cursor.text[cursor.at - 1] in "=?*+@!":
-                self._values()
+            elif (
+                cursor.at_any("(") and cursor.at > start and cursor.text[cursor.at - 1] in "=?*+@!"
+            ):
+                self._skip_values()
                 parts.append(None)
             else:
                 break
@@ -155,14 +164,17 @@ class WordReader:
         literal = "".join(known) if len(known) == len(parts) else None
         return Word(raw=cursor.text[start : cursor.at], literal=literal, quoted=quoted)
 
-    def part_in_quotes(self) -> str | None:
-        """The next part of a text in which only `$`, backquotes and backslashes count."""
+    def read_quoted_part(self) -> str | None:
+        """Read the next part of a text in which only `$`, backquotes and backslashes count.
+
+        Return it as the shell reads it, None if only a shell can know.
+        """
         cursor = self._cursor
         if (plain := _QUOTED.match(cursor.text, cursor.at)) is not None:
             cursor.at = plain.end()
             return plain[0]
         if cursor.here in "$`":
-            return self._expansion(quoted=True)
+            return self._skip_expansion(quoted=True)
         cursor.at += 1
         if cursor.text[cursor.at - 1] != "\\":
             return '"'
@@ -172,47 +184,50 @@ class WordReader:
             return ""
         return escaped if escaped in ("$", "`", '"', "\\") else f"\\{escaped}"
 
-    def arithmetic(self) -> None:
-        """Pass over what is computed, up to its `))`, and read the commands in it."""
-        self._until("))")
+    def skip_arithmetic(self) -> None:
+        """Pass over an arithmetic expression, up to its `))`, and read the commands in it."""
+        self._skip_until("))")
 
-    def _quotes(self) -> str | None:
+    def _read_quotes(self) -> str | None:
         cursor = self._cursor
         if cursor.here == '"':
-            return self._double_quotes()
+            return self._read_double_quotes()
         if cursor.here == "\\":
             escaped = cursor.text[cursor.at + 1 : cursor.at + 2]
             cursor.at += 2
             return escaped.replace("\n", "")
-        return self._whole(_SINGLE, "'")[1]
+        return self._match(_SINGLE, "'")[1]
 
-    def _double_quotes(self) -> str | None:
-        """What stands between double quotes; None if something in it is computed."""
+    def _read_double_quotes(self) -> str | None:
+        """Return the text between double quotes; None if something in it is computed."""
         cursor = self._cursor
         cursor.at += 1
         parts: list[str | None] = []
-        while not cursor.sees('"'):
-            cursor.need('"')
-            parts.append(self.part_in_quotes())
+        while not cursor.at_any('"'):
+            cursor.require('"')
+            parts.append(self.read_quoted_part())
         cursor.at += 1
         known = [part for part in parts if part is not None]
         return "".join(known) if len(known) == len(parts) else None
 
-    def _expansion(self, *, quoted: bool = False) -> str | None:
-        """Pass over what begins with `$` or a backquote. A lone `$` stands for itself."""
+    def _skip_expansion(self, *, quoted: bool = False) -> str | None:
+        """Pass over what begins with `$` or a backquote.
+
+        Return "$" for a lone `$`, which is literal, and None for all else.
+        """
         cursor = self._cursor
-        if cursor.sees("`"):
-            self._script(_UNQUOTED.sub(r"\1", self._whole(_BACKQUOTED, "`")[1]))
-        elif cursor.sees("$(("):
+        if cursor.at_any("`"):
+            self._script(_UNQUOTED.sub(r"\1", self._match(_BACKQUOTED, "`")[1]))
+        elif cursor.at_any("$(("):
             cursor.at += 3
-            self.arithmetic()
-        elif cursor.sees("$("):
-            self._substitution(2)
-        elif cursor.sees("${"):
+            self.skip_arithmetic()
+        elif cursor.at_any("$("):
+            self._skip_substitution(2)
+        elif cursor.at_any("${"):
             cursor.at += 2
-            self._until("}", quoted=quoted)
-        elif cursor.sees("$'") and not quoted:
-            self._whole(_ESCAPED, "'")
+            self._skip_until("}", quoted=quoted)
+        elif cursor.at_any("$'") and not quoted:
+            self._match(_ESCAPED, "'")
         elif (variable := _VARIABLE.match(cursor.text, cursor.at)) is not None:
             cursor.at = variable.end()
         else:
@@ -220,58 +235,64 @@ class WordReader:
             return "$"
         return None
 
-    def _substitution(self, opening: int) -> None:
+    def _skip_substitution(self, opening: int) -> None:
         self._cursor.at += opening
         self._commands()
         self._cursor.at += 1
 
-    def _values(self) -> None:
-        """The values of an array, or a pattern: up to `)`, and none of them is a command."""
+    def _skip_values(self) -> None:
+        """Pass over the values of an array, or a pattern, up to its `)`.
+
+        None of them is a command.
+        """
         cursor = self._cursor
-        cursor.deeper()
+        cursor.enter()
         cursor.at += 1
         while True:
-            cursor.space()
-            cursor.need(")")
-            if cursor.sees(")"):
+            cursor.skip_space()
+            cursor.require(")")
+            if cursor.at_any(")"):
                 break
-            if cursor.sees("("):
-                self._values()
-            elif cursor.sees_word():
-                self.word()
+            if cursor.at_any("("):
+                self._skip_values()
+            elif cursor.at_word():
+                self.read_word()
             else:
                 cursor.at += 1
         cursor.at += 1
         cursor.depth -= 1
 
-    def _until(self, end: str, *, quoted: bool = False) -> None:
+    def _skip_until(self, end: str, *, quoted: bool = False) -> None:
         """Pass over a value (`}`) or an arithmetic expression (`))`)."""
         cursor = self._cursor
-        cursor.deeper()
+        cursor.enter()
         opening, closing = ("", "}") if end == "}" else ("(", ")")
         open_ = len(end)
         while open_:
-            cursor.need(end)
+            cursor.require(end)
             if cursor.here == "'" and end == "}" and not quoted:
-                self._whole(_SINGLE, "'")
+                self._match(_SINGLE, "'")
             elif cursor.here == '"':
-                self._double_quotes()
+                self._read_double_quotes()
             elif cursor.here == "\\":
                 cursor.at += 2
             elif cursor.here in "$`":
-                self._expansion(quoted=quoted)
+                self._skip_expansion(quoted=quoted)
             else:
                 open_ += (cursor.here == opening) - (cursor.here == closing)
                 cursor.at += 1
         cursor.depth -= 1
 
-    def _whole(self, pattern: re.Pattern[str], end: str) -> re.Match[str]:
-        """Pass over a part that has an end, which has to be there."""
+    def _match(self, pattern: re.Pattern[str], end: str) -> re.Match[str]:
+        """Pass over a part that matches `pattern`, and return the match.
+
+        Raise `Unreadable` if its end is missing.
+        """
         cursor = self._cursor
         found = pattern.match(cursor.text, cursor.at)
         if found is None:
             cursor.at = len(cursor.text)
-            cursor.need(end)
+            cursor.require(end)
         assert found is not None
         cursor.at = found.end()
         return found
@@ -283,7 +304,7 @@ class WordReader:
 _BINARY = re.compile(r"/(?:usr/)?(?:local/)?s?bin/([^/]+)")
 _SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
 _EXEC = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
-# What starts another command, with its options that take a value in a word of their own.
+# Commands that start another, each with its options that take a value in a word of their own.
 _STARTERS: dict[str, frozenset[str]] = {
     "builtin": frozenset(),
     "command": frozenset(),
@@ -303,7 +324,10 @@ _STARTERS: dict[str, frozenset[str]] = {
 
 
 def plain_name(word: Word) -> str:
-    """The name of a command: of one in a system's directory of programs, the last part."""
+    """Return the name of a command.
+
+    For one in a system's directory of programs, this is the last part.
+    """
     if word.literal is None:
         return word.raw
     binary = _BINARY.fullmatch(word.literal)
@@ -311,7 +335,7 @@ def plain_name(word: Word) -> str:
 
 
 def script_of(name: str, words: Sequence[Word]) -> Word | None:
-    """The word that a command runs as a script, if it has one."""
+    """Return the word that a command runs as a script, or None."""
     if name in _SHELLS:
         for place, word in enumerate(words):
             options = word.literal or ""
@@ -331,7 +355,7 @@ def script_of(name: str, words: Sequence[Word]) -> Word | None:
 
 
 def inner_commands(name: str, words: Sequence[Word]) -> list[tuple[Word, ...]]:
-    """The words of each command that this one starts."""
+    """Return the words of each command that this one starts."""
     if name == "find":
         places = [place for place, word in enumerate(words) if word.literal in _EXEC]
         return [tuple(words[place + 1 : after]) for place, after in pairwise((*places, len(words)))]
@@ -347,39 +371,39 @@ def inner_commands(name: str, words: Sequence[Word]) -> list[tuple[Word, ...]]:
     return [tuple(words[place:])]
 
 
-# What a shell command line uses: the commands in it, found without running it.
+# The commands of a shell command line, found without running it.
 #
 # The names are the first words of all simple commands: in pipelines and lists, in loops, branches
-# and functions, in `$(…)`, backquotes, `<(…)` and here-documents, also inside double quotes; behind
-# those that start another (`sudo`, `env`, `xargs`, `timeout`, `find -exec`); and in what `sh -c`,
-# `eval` or `trap` is given as a literal. `/usr/bin/git` is `git`; any other path is a name as it
-# stands there. A command that only a running shell can know (`$tool`) is a name as it is written,
+# and functions, in `$(…)`, backquotes, `<(…)` and here-documents, also inside double quotes; after
+# those that start another (`sudo`, `env`, `xargs`, `timeout`, `find -exec`); and in the literal
+# argument of `sh -c`, `eval` or `trap`. `/usr/bin/git` is `git`; any other path is a name as it is
+# written. A command that only a running shell can know (`$tool`) is also a name as it is written,
 # so it is never a known one.
 #
-# What the shell itself has (`cd`, `echo`) is `standard`; functions that the text defines are `own`.
-# Words behind a command are data. Aliases and files that are sourced are not followed.
+# Commands of the shell itself (`cd`, `echo`) are `standard`; functions that the text defines are
+# `own`. Words after a command are data. Aliases and files that are sourced are not followed.
 #
-# Reading is one pass: what is nested is read where it stands. A text that does not end what it
-# begins or is nested too deep is not read, whatever stands before: a shell runs a text line by
-# line.
+# Reading is one pass: nested commands are read in place. A text that does not end what it begins,
+# or is nested too deep, counts as not read, even if its first lines were: a shell would run them.
 
 
-# Words that begin or go on with something, behind which a command comes; and those that end it.
+# Keywords that are followed by a command; and those that end a compound command.
 _LEADS_ON = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "coproc"})
 _ENDS = frozenset({"fi", "done", "esac", "}"})
 _REDIRECTION = re.compile(r"<<<|<<-?|&>>?|<>|[<>]&|>>|>\||[<>]")
 _NO_PARAMETERS = re.compile(r"\([ \t]*\)")
 _ESAC = re.compile(r"esac(?=[ \t\r\n;&|<>()]|\Z)")
 
-# Behind a redirection, as behind an assignment, `if` is a command like any other.
+# Stands for a redirection among the words of a command. It looks like an assignment, because after
+# either of them `if` is no keyword but a command like any other.
 _REDIRECTED = Word(raw="_=", literal="_=")
 
 
 def read_shell(source: str) -> Program:
-    """Read a command line or a script; never raises."""
+    """Read a command line or a script; nothing is raised, a fault is the `problem`."""
     problem = too_long(source)
     if problem is None:
-        found = _Found()
+        found = _Commands()
         try:
             _Reader(source, found, depth=0).read()
             return Program(chars=len(source), names=found.names())
@@ -388,16 +412,20 @@ def read_shell(source: str) -> Program:
     return Program(chars=len(source), problem=problem)
 
 
-class _Found:
+class _Commands:
     """The commands of a text and of all that is nested in it."""
 
     def __init__(self) -> None:
         self.commands: dict[str, None] = {}
         self.functions: set[str] = set()
-        # Scripts in scripts are read again and again, so that all of them have one limit.
+        # A script in a script in a script is read at each level, so all of them share one limit.
         self._chars_left = PROGRAM_CHARS_MAX
 
-    def pay(self, text: str) -> None:
+    def count_chars(self, text: str) -> None:
+        """Count the characters of a nested script.
+
+        Raise `Unreadable` if nested scripts have too many in all.
+        """
         self._chars_left -= len(text)
         if self._chars_left < 0:
             why = f"the scripts in it have more than {PROGRAM_CHARS_MAX:,} characters"
@@ -415,90 +443,91 @@ class _Found:
 class _Reader:
     """Reads one text from its beginning. A script in quotes is read by another."""
 
-    def __init__(self, text: str, found: _Found, *, depth: int) -> None:
+    def __init__(self, text: str, found: _Commands, *, depth: int) -> None:
         self._found = found
         self._cursor = Cursor(text, depth=depth)
         self._words = WordReader(
-            self._cursor, commands=lambda: self._list(")"), script=self._script
+            self._cursor, commands=lambda: self._read_list(")"), script=self._script
         )
         # Here-documents whose text begins on the next line: end, whether quoted, whether indented.
         self._documents: list[tuple[str, bool, bool]] = []
 
     def read(self) -> None:
-        self._list("")
+        self._read_list("")
 
     def read_quoted(self) -> None:
         """Read a text in which only substitutions count."""
-        self._cursor.deeper()
+        self._cursor.enter()
         while not self._cursor.ended:
-            self._words.part_in_quotes()
+            self._words.read_quoted_part()
 
     def _script(self, text: str) -> None:
-        self._found.pay(text)
+        self._found.count_chars(text)
         _Reader(text, self._found, depth=self._cursor.depth).read()
 
     # -- lists and commands ------------------------------------------------------------------------
 
-    def _list(self, closer: str) -> None:
-        """Commands up to `closer`: `)`, `;;` (or `esac`), or, if it is empty, the end of the text.
+    def _read_list(self, closer: str) -> None:
+        """Read commands up to `closer`, or to the end of the text if `closer` is empty.
 
-        What closes them is left to the caller.
+        It may be `)` or `;;`, in place of which `;&` and `esac` count as well. The caller passes
+        over it. Raise `Unreadable` if it is missing.
         """
         cursor = self._cursor
-        cursor.deeper()
+        cursor.enter()
         words: list[Word] = []
         while True:
-            cursor.blanks()
+            cursor.skip_blanks()
             if cursor.ended or self._closes(closer, words):
                 break
-            if cursor.sees_word():
-                self._take(words)
+            if cursor.at_word():
+                self._read_word(words)
             elif cursor.here == "(":
-                self._parenthesis(words)
-            elif cursor.here in "<>" or cursor.sees("&>"):
-                self._redirection()
+                self._read_parenthesis(words)
+            elif cursor.here in "<>" or cursor.at_any("&>"):
+                self._read_redirection()
                 words.append(_REDIRECTED)
             else:
-                self._separator(words)
-        self._command(words)
+                self._end_command(words)
+        self._note_command(words)
         if closer:
-            cursor.need(closer)
+            cursor.require(closer)
         cursor.depth -= 1
 
     def _closes(self, closer: str, words: list[Word]) -> bool:
         cursor = self._cursor
         if closer == ";;":
             ends = not words and _ESAC.match(cursor.text, cursor.at) is not None
-            return ends or cursor.sees(";;", ";&")
+            return ends or cursor.at_any(";;", ";&")
         return closer == ")" and cursor.here == ")"
 
-    def _separator(self, words: list[Word]) -> None:
-        """The end of a line, `;`, `&`, `|`, or a `)` that closes nothing."""
-        self._command(words)
+    def _end_command(self, words: list[Word]) -> None:
+        """End a command at the end of a line, `;`, `&`, `|`, or a `)` that closes nothing."""
+        self._note_command(words)
         self._cursor.at += 1
         if self._cursor.text[self._cursor.at - 1] == "\n":
             self._read_documents()
 
-    def _take(self, words: list[Word]) -> None:
-        """A word of a command, or one that leads to or ends commands."""
+    def _read_word(self, words: list[Word]) -> None:
+        """Read a word of a command, or one that leads to or ends commands."""
         cursor = self._cursor
-        word = self._words.word()
+        word = self._words.read_word()
         keyword = "" if words or word.quoted else word.raw
         if keyword == "case":
-            self._case()
+            self._read_case()
         elif keyword == "[[":
-            self._test()
+            self._skip_test()
         elif keyword == "function":
-            cursor.blanks()
-            self._found.functions.add(self._words.word().raw)
+            cursor.skip_blanks()
+            self._found.functions.add(self._words.read_word().raw)
         elif keyword in _LEADS_ON or keyword in _ENDS:
             return
-        elif not (word.raw.isdigit() and cursor.sees("<", ">")):
-            # Digits before a redirection are the stream it is of.
+        elif not (word.raw.isdigit() and cursor.at_any("<", ">")):
+            # Digits before a redirection name its stream, as in `2>file`.
             words.append(word)
 
-    def _command(self, words: list[Word]) -> None:
-        """The end of a simple command: note it, and what it starts."""
+    def _note_command(self, words: list[Word]) -> None:
+        """End a simple command: note it, and what it starts."""
         if not words:
             return
         waiting = [(tuple(words), 0)]
@@ -519,79 +548,79 @@ class _Reader:
             waiting.extend((each, level + 1) for each in inner_commands(name, rest))
 
     def _check_level(self, level: int) -> None:
-        """A command that starts one that starts one … is nested, too."""
+        """Raise `Unreadable` if commands start each other more levels deep than may be nested."""
         cursor = self._cursor
         depth, cursor.depth = cursor.depth, cursor.depth + level - 1
-        cursor.deeper()
+        cursor.enter()
         cursor.depth = depth
 
-    def _parenthesis(self, words: list[Word]) -> None:
+    def _read_parenthesis(self, words: list[Word]) -> None:
         cursor = self._cursor
-        if cursor.sees("(("):
+        if cursor.at_any("(("):
             cursor.at += 2
-            self._words.arithmetic()
+            self._words.skip_arithmetic()
         elif len(words) == 1 and (empty := _NO_PARAMETERS.match(cursor.text, cursor.at)):
             self._found.functions.add(words.pop().raw)
             cursor.at = empty.end()
         else:
             cursor.at += 1
-            self._list(")")
+            self._read_list(")")
             cursor.at += 1
 
-    def _case(self) -> None:
-        """From behind `case` to behind its `esac`."""
+    def _read_case(self) -> None:
+        """Read from after `case` to after its `esac`."""
         cursor = self._cursor
-        cursor.deeper()
-        while self._pattern_word() != "in":
-            cursor.need("in")
+        cursor.enter()
+        while self._read_pattern_word() != "in":
+            cursor.require("in")
         while True:
-            cursor.space()
+            cursor.skip_space()
             if (esac := _ESAC.match(cursor.text, cursor.at)) is not None:
                 cursor.at = esac.end()
                 break
-            while self._pattern_word() != ")":
-                cursor.need("esac")
-            self._list(";;")
-            while cursor.sees(";", "&"):
+            while self._read_pattern_word() != ")":
+                cursor.require("esac")
+            self._read_list(";;")
+            while cursor.at_any(";", "&"):
                 cursor.at += 1
         cursor.depth -= 1
 
-    def _pattern_word(self) -> str:
-        """The next word, or sign, where there are no commands; empty at the end."""
+    def _read_pattern_word(self) -> str:
+        """Read the next word, or sign, where there are no commands. Return it; empty at the end."""
         cursor = self._cursor
-        cursor.space()
-        if cursor.sees_word():
-            return self._words.word().raw
+        cursor.skip_space()
+        if cursor.at_word():
+            return self._words.read_word().raw
         cursor.at += 1
         return cursor.text[cursor.at - 1 : cursor.at]
 
-    def _test(self) -> None:
-        """Between `[[` and `]]`, where `<`, `&&` and parentheses compare and group."""
-        while self._pattern_word() != "]]":
-            self._cursor.need("]]")
+    def _skip_test(self) -> None:
+        """Pass over a test up to its `]]`; in it, `<`, `&&` and parentheses compare and group."""
+        while self._read_pattern_word() != "]]":
+            self._cursor.require("]]")
 
     # -- redirections ------------------------------------------------------------------------------
 
-    def _redirection(self) -> None:
+    def _read_redirection(self) -> None:
         cursor = self._cursor
         sign = _REDIRECTION.match(cursor.text, cursor.at)
         cursor.at += len(sign[0]) if sign is not None else 1
-        cursor.blanks()
-        if sign is None or not cursor.sees_word():
+        cursor.skip_blanks()
+        if sign is None or not cursor.at_word():
             return
-        target = self._words.word()
+        target = self._words.read_word()
         if sign[0] in ("<<", "<<-"):
             end = target.raw if target.literal is None else target.literal
             self._documents.append((end, target.quoted, sign[0] == "<<-"))
 
     def _read_documents(self) -> None:
-        """The here-documents that were announced on the line before."""
+        """Read the here-documents that were announced on the line before."""
         cursor = self._cursor
         waiting, self._documents = self._documents, []
         for end, quoted, indented in waiting:
             start = cursor.at
             while True:
-                cursor.need(f"the end of <<{end[:40]}")
+                cursor.require(f"the end of <<{end[:40]}")
                 stop = cursor.text.find("\n", cursor.at)
                 stop = len(cursor.text) if stop < 0 else stop
                 line = cursor.text[cursor.at : stop]
@@ -601,5 +630,5 @@ class _Reader:
             body = cursor.text[start : cursor.at]
             cursor.at = min(stop + 1, len(cursor.text))
             if not quoted:
-                self._found.pay(body)
+                self._found.count_chars(body)
                 _Reader(body, self._found, depth=cursor.depth).read_quoted()

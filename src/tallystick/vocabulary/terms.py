@@ -1,4 +1,4 @@
-"""The terms of a run: host functions, tools, skills, and what a user's thesaurus adds."""
+"""Hold the terms that programs may use: functions, tools, skills, and a user's thesaurus."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Literal
 from tallystick.core.errors import Facts, UsageError
 from tallystick.core.json_text import read_json, shown
 
-# What can go wrong with a vocabulary, sorted as in `tallystick.core.errors`.
+# Errors of vocabularies, sorted as in `tallystick.core.errors`.
 #
 # UsageError
-# └── ThesaurusInvalid          a thesaurus file that is none, or contradicts itself
+# └── ThesaurusInvalid          a thesaurus file that cannot be read, or contradicts itself
 
 
 class ThesaurusInvalid(Facts, UsageError):
-    """A thesaurus that cannot be used. `line` is where, 0 for the file as a whole."""
+    """A thesaurus that cannot be used. `line` is that of the fault, 0 for the file as a whole."""
 
     code = "usage.thesaurus"
 
@@ -72,43 +72,44 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thesaurus:
-    """What a file says, free of contradictions if `read_thesaurus` made it."""
+    """The entries of a file, free of contradictions if `read_thesaurus` made it."""
 
     entries: tuple[Entry, ...] = ()
 
 
 class _Fault(ValueError):
-    """Why a line cannot be used, before it is known which file it is of."""
+    """A fault of a line, before it is known which file has it."""
 
     def __init__(self, why: str, line: int = 0) -> None:
         super().__init__(why)
         self.line = line
 
 
-def normal(term: str) -> str:
-    """A term as it is kept, in the form that Python gives to its names."""
+def normalize(term: str) -> str:
+    """Return a term as it is kept, in the form that Python gives to its names."""
     return term if term.isascii() else unicodedata.normalize("NFKC", term)
 
 
-def folded(term: str) -> str:
-    """A term as it is compared where case does not count."""
-    return normal(normal(term).casefold())
+def fold(term: str) -> str:
+    """Return a term as it is compared without regard to case."""
+    return normalize(normalize(term).casefold())
 
 
 def read_thesaurus(data: bytes, *, name: str) -> Thesaurus:
-    """Read a file's bytes. Raises `ThesaurusInvalid`, whose line says where; `name` is the file's.
+    """Read the bytes of a thesaurus file, whose name is `name`.
 
-    Whoever reads the file need not read more than `FILE_BYTES_MAX` and one byte.
+    Raise `ThesaurusInvalid`, with the line, at the first fault. The caller need not read more than
+    `FILE_BYTES_MAX` and one byte.
     """
     try:
-        entries = tuple(_entries(_decoded(data)))
+        entries = tuple(_entries(_decode(data)))
         _check_meanings(entries)
     except _Fault as fault:
         raise ThesaurusInvalid(name=name, line=fault.line, why=str(fault)) from None
     return Thesaurus(entries=entries)
 
 
-def _decoded(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     if len(data) > FILE_BYTES_MAX:
         raise _Fault(f"it has more than {FILE_BYTES_MAX:,} bytes")
     try:
@@ -165,7 +166,7 @@ def _terms(value: object, key: str) -> tuple[str, ...]:
 def _term(value: object, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key}: {shown(value)} is no text")
-    term = normal(value)
+    term = normalize(value)
     if not term or len(term) > TERM_CHARS_MAX:
         raise ValueError(
             f"{key}: {shown(value)} has {len(term):,} characters, not 1 to {TERM_CHARS_MAX}"
@@ -176,12 +177,13 @@ def _term(value: object, key: str) -> str:
 
 
 def _check_meanings(entries: tuple[Entry, ...]) -> None:
+    """Raise `_Fault` if a name has two meanings, or leads to one that is denied."""
     meanings: dict[str, tuple[str, int]] = {}
     for entry in entries:
         own = "denied" if entry.denied else "a term"
         other = f"a synonym of {shown(entry.term)}"
         for name, meaning in ((entry.term, own), *((each, other) for each in entry.synonyms)):
-            if (first := meanings.setdefault(folded(name), (meaning, entry.line))) != (
+            if (first := meanings.setdefault(fold(name), (meaning, entry.line))) != (
                 meaning,
                 entry.line,
             ):
@@ -189,43 +191,46 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
                     f"{shown(name)} is {meaning} here and {first[0]} on line {first[1]:,}",
                     entry.line,
                 )
-    denied = {folded(entry.term): entry.line for entry in entries if entry.denied}
+    denied = {fold(entry.term): entry.line for entry in entries if entry.denied}
     for entry in entries:
         for name in (*entry.related, *entry.instead):
-            if (line := denied.get(folded(name))) is not None:
+            if (line := denied.get(fold(name))) is not None:
                 raise _Fault(
                     f"{shown(entry.term)} leads to {shown(name)}, which is denied on line {line:,}",
                     entry.line,
                 )
 
 
-# Closeness: which known terms a model may have meant by one that is not known.
+# Closeness: the known terms that a model may have meant by an unknown one.
 #
-# Terms are compared by the pairs of neighbouring characters that they share. Which terms are
-# compared at all, some dozens of ten thousand, is found by the rarest runs of three characters of
-# what was written: a slip spoils at most four of them, and more than that are always asked for. Of
-# the terms compared, those that are few slips away come first (a slip is a character too many,
+# Terms are compared by the pairs of neighbouring characters that they share. Only some dozens of
+# ten thousand terms are compared: those that have the rarest runs of three characters of the
+# unknown term. A slip spoils at most four of these runs, and more than that are always looked up.
+# Of the terms compared, those that are few slips away come first (a slip is a character too many,
 # missing, wrong, or swapped with its neighbour), then those that share at least half of their
-# pairs. A term whose last part is the whole of what was written comes before both: `load` means
+# pairs. A term whose last part is the whole unknown term comes before both: `load` means
 # `skills.load`. Ties are in the order of the terms.
 
 
+# Only the beginning of a longer term is compared.
 _CHARS_MAX = 64
+# The least share of pairs in common, unless the terms are few slips apart.
 _ALIKE_MIN = 0.5
-# How many runs are asked for at least, and how many terms they may name before no more are.
+# The least number of runs that are looked up, and the number of terms after which no more are.
 _RUNS_MIN, _NAMED_MAX = 6, 1_000
 _LOOKED_AT_MAX, _COMPARED_MAX = 32, 6
 
 
 class Closeness:
-    """An index of terms by what they look like."""
+    """An index of terms by the runs of characters in them."""
 
     def __init__(self, terms: Iterable[str]) -> None:
         self._terms = sorted(set(terms))
-        self._folded = [folded(term)[:_CHARS_MAX] for term in self._terms]
+        self._folded = [fold(term)[:_CHARS_MAX] for term in self._terms]
         self._places: defaultdict[str, list[int]] = defaultdict(list)
         self._tails: defaultdict[str, list[int]] = defaultdict(list)
-        # The pairs of each term as bits of a number: what two share is counted in one step.
+        # The pairs of each term as bits of a number: the pairs that two share are counted in one
+        # step.
         self._bits: dict[str, int] = {}
         self._masks: list[int] = []
         for place, text in enumerate(self._folded):
@@ -239,26 +244,27 @@ class Closeness:
                 self._tails[text.rpartition(".")[2]].append(place)
 
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
-        """At most `count` terms that look like this one, the closest first."""
-        text = folded(term[:_CHARS_MAX])[:_CHARS_MAX]
+        """Return at most `count` terms that look like this one, the closest first."""
+        text = fold(term[:_CHARS_MAX])[:_CHARS_MAX]
         ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]
         taken = {place for _, place in ranked}
         most = 1 if len(text) <= 4 else 2 if len(text) <= 8 else 3
-        for unlike, place in self._compared(text):
+        for unlike, place in self._candidates(text):
             if place in taken:
                 continue
-            away = slips(text, self._folded[place], most=most)
+            away = count_slips(text, self._folded[place], most=most)
             if away <= most or unlike <= 1 - _ALIKE_MIN:
                 ranked.append(((away, unlike), place))
         ranked.sort()
         return tuple(self._terms[place] for _, place in ranked[:count])
 
-    def _compared(self, text: str) -> list[tuple[float, int]]:
-        """The terms that share the most pairs, each with the share that it does not."""
+    def _candidates(self, text: str) -> list[tuple[float, int]]:
+        """Return the terms that share the most pairs, each with the share of pairs that differ."""
         pairs = _runs(text, 2)
         asked_for = (self._places.get(run) for run in _runs(text, 3))
         found = [places for places in asked_for if places is not None]
-        # By length and then by what they hold: the order of a set is another in each process.
+        # By length and then by content: `_runs` returns a set, whose order differs between
+        # processes, and the suggestions must not.
         found.sort(key=lambda places: (len(places), places))
         named: Counter[int] = Counter()
         total = 0
@@ -282,30 +288,31 @@ class Closeness:
         return 1 - 2 * (mask & other).bit_count() / (size + other.bit_count())
 
 
-def slips(one: str, other: str, *, most: int) -> int:
-    """How many slips lead from one text to the other; `most` + 1 if it is more than `most`."""
-    one, other = _differing(one, other)
+def count_slips(one: str, other: str, *, most: int) -> int:
+    """Return how many slips lead from one text to the other, `most` + 1 if more than `most`."""
+    one, other = _without_common_ends(one, other)
     if abs(len(one) - len(other)) > most:
         return most + 1
     before: list[int] = []
     last = list(range(len(other) + 1))
     for i, a in enumerate(one, start=1):
         row = [i] + [most + 1] * len(other)
-        # Further from the diagonal than `most` there is nothing of at most that many slips.
+        # A cell further than `most` from the diagonal costs more than `most` slips.
         for j in range(max(1, i - most), min(len(other), i + most) + 1):
             b = other[j - 1]
             cost = last[j - 1] if a == b else 1 + min(last[j - 1], last[j], row[j - 1])
             if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
                 cost = min(cost, before[j - 2] + 1)
             row[j] = cost
+        # A swap reaches back two rows, so the search may stop only when both rows are too far.
         if min(row) > most and i > 1 and min(last) > most:
             return most + 1
         before, last = last, row
     return min(last[len(other)], most + 1)
 
 
-def _differing(one: str, other: str) -> tuple[str, str]:
-    """Two texts without what they begin and end with in common, which costs no slips."""
+def _without_common_ends(one: str, other: str) -> tuple[str, str]:
+    """Return two texts without their common beginning and end, which cost no slips."""
     shorter = min(len(one), len(other))
     start = 0
     while start < shorter and one[start] == other[start]:
@@ -317,7 +324,7 @@ def _differing(one: str, other: str) -> tuple[str, str]:
 
 
 def _runs(text: str, length: int) -> set[str]:
-    """The runs of so many characters; also the beginning and the end are in as many."""
+    """Return the runs of `length` characters in a text, padded so that its ends are in as many."""
     edge = "\0" * (length - 1)
     padded = f"{edge}{text}{edge}"
     return {padded[place : place + length] for place in range(len(padded) - length + 1)}
@@ -329,8 +336,8 @@ def _runs(text: str, length: int) -> set[str]:
 # and the words in arguments are compared without regard to case.
 # Rule 2: a path is known if it, or what it begins with up to a dot, is: with `pandas` known,
 # `pandas.read_csv` is. The longest beginning counts.
-# Rule 3: what the thesaurus denies is denied whoever else knows it, and with it all that begins
-# with it and a dot.
+# Rule 3: a term that the thesaurus denies is denied even if it is also a function, a tool or a
+# skill, and so is every path that begins with it and a dot.
 # Rule 4: a term that is known stays known when others are added.
 #
 # Look-up is by hash, one for each part of a path; phrases are found in a text by one walk over its
@@ -353,7 +360,7 @@ class Phrase:
 
 
 class _Node:
-    """A place in the tree of phrases: what ends here, and which words lead on."""
+    """A node in the tree of phrases: the term that ends here, and the words that lead on."""
 
     __slots__ = ("next", "term")
 
@@ -363,7 +370,7 @@ class _Node:
 
 
 class Vocabulary:
-    """What programs may use. It does not change after it was made."""
+    """The terms that programs may use. It does not change after it was made."""
 
     def __init__(
         self,
@@ -383,33 +390,37 @@ class Vocabulary:
         )  # fmt: skip
         for kind, names in named:
             for name in names:
-                self._kinds.setdefault(normal(name), kind)
+                self._kinds.setdefault(normalize(name), kind)
         self._loose = dict(_loose(entries))
-        self._denied = {normal(each.term): each.instead for each in entries if each.denied}
-        self._denied_words = {folded(term) for term in self._denied}
+        self._denied = {normalize(each.term): each.instead for each in entries if each.denied}
+        self._denied_words = {fold(term) for term in self._denied}
         self._denied_modules = {term.rpartition(".")[0] for term in self._denied} - {""}
-        self._groups = self._grouped(entries)
+        self._groups = self._group_names(entries)
 
     def __len__(self) -> int:
         return len(self._kinds)
 
     def find(self, path: str) -> str | None:
-        """The term that a name of a program is, or begins with; None if it is not known."""
+        """Return the term that a name of a program is, or begins with; None if it is not known."""
         while True:
             if path in self._kinds:
                 return path
-            if (term := self._loose.get(folded(path))) is not None:
+            if (term := self._loose.get(fold(path))) is not None:
                 return term
             path, dot, _ = path.rpartition(".")
             if not dot:
                 return None
 
     def find_word(self, word: str) -> str | None:
-        """The term that a whole text is, without regard to case."""
-        return word if word in self._kinds else self._words.get(folded(word))
+        """Return the term that a whole text is, without regard to case; None if there is none."""
+        return word if word in self._kinds else self._words.get(fold(word))
 
-    def denied(self, path: str) -> str | None:
-        """The denied term that a name is, or begins with; `module.*` is all that it has."""
+    def find_denied(self, path: str) -> str | None:
+        """Return the denied term that a name is, or begins with; None if there is none.
+
+        `module.*` uses everything in the module: it is returned itself if a term of that module is
+        denied.
+        """
         if not self._denied:
             return None
         path, star = path.removesuffix(".*"), path.endswith(".*")
@@ -422,21 +433,26 @@ class Vocabulary:
         return path
 
     def is_denied_word(self, word: str) -> bool:
-        return bool(self._denied) and folded(word) in self._denied_words
+        """Return True if a word is a denied term, without regard to case."""
+        return bool(self._denied) and fold(word) in self._denied_words
 
     def is_tool(self, term: str) -> bool:
+        """Return True if a term is that of a tool."""
         return self._kinds.get(term) == "tool"
 
     def is_known(self, term: str) -> bool:
-        """Whether a term may be used under this very name."""
-        return term in self._kinds and self.denied(term) is None
+        """Return True if a term may be used under exactly this name."""
+        return term in self._kinds and self.find_denied(term) is None
 
     def group(self, term: str) -> str | None:
-        """The name of all that is related to a term, however far; None if nothing is."""
+        """Return the name of the group that a term is connected with, or None.
+
+        A group is all terms that relations lead to, through any number of other terms.
+        """
         return self._groups.get(term)
 
     def phrases(self, words: Sequence[str]) -> Iterator[Phrase]:
-        """Every term that stands in the words of a text, also inside of another."""
+        """Yield every term in the words of a text, also one inside of another."""
         for start in range(len(words)):
             node = self._tree
             for end in range(start, len(words)):
@@ -448,22 +464,27 @@ class Vocabulary:
                     yield Phrase(node.term, tuple(words[start : end + 1]))
 
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
-        """Known terms that may have been meant: what a denied term names first, then by looks."""
-        instead = [each for each in map(normal, self._denied.get(term, ())) if self.is_known(each)]
+        """Return at most `count` known terms that may have been meant.
+
+        The replacements that a denied term names come first, then terms that look alike.
+        """
+        instead = [
+            each for each in map(normalize, self._denied.get(term, ())) if self.is_known(each)
+        ]
         looks = self._closeness.near(term, count=count)
         return tuple(dict.fromkeys((*instead, *looks)))[:count]
 
     @cached_property
     def _words(self) -> Mapping[str, str]:
         """Every term by its folded form; in a clash, the thesaurus, then the first by name."""
-        return {**{folded(term): term for term in sorted(self._kinds, reverse=True)}, **self._loose}
+        return {**{fold(term): term for term in sorted(self._kinds, reverse=True)}, **self._loose}
 
     @cached_property
     def _tree(self) -> _Node:
         tree = _Node()
         for text, term in self._words.items():
             words = words_of(text)
-            # A word of one or two letters stands in a text by chance.
+            # A word of one or two letters is in a text by chance.
             if not 0 < len(words) <= _PHRASE_WORDS_MAX or len(text) <= 2:
                 continue
             node = tree
@@ -474,14 +495,17 @@ class Vocabulary:
 
     @cached_property
     def _closeness(self) -> Closeness:
-        return Closeness(term for term in self._kinds if self.denied(term) is None)
+        return Closeness(term for term in self._kinds if self.find_denied(term) is None)
 
-    def _grouped(self, entries: Sequence[Entry]) -> Mapping[str, str]:
-        """For each term that is related to another, the first by name of all it leads to."""
+    def _group_names(self, entries: Sequence[Entry]) -> Mapping[str, str]:
+        """Return the group of each term that is related to another.
+
+        A group is named by the first of its terms.
+        """
         edges: defaultdict[str, set[str]] = defaultdict(set)
         for entry in entries:
             for name in entry.related:
-                other = self._exactly(name)
+                other = self._known_term(name)
                 if other is not None and other != entry.term:
                     edges[entry.term].add(other)
                     edges[other].add(entry.term)
@@ -495,18 +519,18 @@ class Vocabulary:
                     waiting.extend(edges[term])
         return groups
 
-    def _exactly(self, name: str) -> str | None:
-        return name if name in self._kinds else self._loose.get(folded(name))
+    def _known_term(self, name: str) -> str | None:
+        return name if name in self._kinds else self._loose.get(fold(name))
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text as they are compared: runs of letters, digits, `_` and `-`."""
-    return _WORD.findall(folded(text))
+    """Return the words of a text as they are compared: runs of letters, digits, `_` and `-`."""
+    return _WORD.findall(fold(text))
 
 
 def _loose(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """Terms and synonyms of a thesaurus as they are compared, each with its term."""
+    """Yield terms and synonyms of a thesaurus as they are compared, each with its term."""
     for entry in entries:
         if not entry.denied:
             for name in (entry.term, *entry.synonyms):
-                yield folded(name), entry.term
+                yield fold(name), entry.term

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.core.citation.cited import Citation, checked, citation_of, citations_of
+from tallystick.core.citation.cited import Citation, citation_of, citations_of, is_correct
 from tallystick.core.citation.claims import Documents
 from tallystick.sandbox.text import HostText
 
@@ -51,7 +51,7 @@ def assert_sound(found: tuple[Citation, ...], corpus: dict[str, str]) -> None:
         assert whole[each.start : each.end].decode("utf-8", "replace") == each.quote
         assert whole[: each.start].count(b"\n") + 1 == each.line
         assert each.line_end is None
-        assert checked(each, documents(corpus))
+        assert is_correct(each, documents(corpus))
         assert whole[each.start : each.end] in whole.split(b"\n")[each.line - 1]
         assert each.quote
 
@@ -209,7 +209,7 @@ def test_a_citation_that_is_off_by_any_byte_or_line_does_not_check(
     right = 0 <= start <= end <= len(whole) and "\n" not in quote
     right = right and REGISTER.count("\n", 0, start) + 1 == line
 
-    assert checked(made, documents(TEXTS)) == right
+    assert is_correct(made, documents(TEXTS)) == right
 
 
 @settings(max_examples=EXAMPLES)
@@ -226,7 +226,7 @@ def test_any_bytes_of_any_document_are_cited_with_their_lines(
     assert made.quote == whole[start:end].decode("utf-8", "replace")
     assert made.line == whole.count(b"\n", 0, start) + 1
     assert (made.line_end or made.line) == whole.count(b"\n", 0, end) + 1
-    assert checked(made, documents({"a.txt": text}))
+    assert is_correct(made, documents({"a.txt": text}))
 
 
 def test_a_citation_of_one_line_is_written_as_before_and_read_as_before() -> None:

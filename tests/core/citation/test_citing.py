@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tallystick.core.citation.cited import Citation, Cited, Unchecked, checked, cited_in
+from tallystick.core.citation.cited import Citation, Cited, Unchecked, cited_in, is_correct
 from tallystick.core.citation.claims import Documents
 from tallystick.sandbox.text import HostText
 
@@ -43,7 +43,7 @@ def assert_sound(found: Cited, corpus: dict[str, str]) -> None:
         assert whole[each.start : each.end].decode("utf-8", "replace") == each.quote != ""
         assert whole.count(b"\n", 0, each.start) + 1 == each.line
         assert whole.count(b"\n", 0, each.end) + 1 == (each.line_end or each.line)
-        assert checked(each, held(corpus))
+        assert is_correct(each, held(corpus))
 
 
 def why(answer: str, corpus: dict[str, str] = TEXTS) -> str:
@@ -293,7 +293,7 @@ def test_bytes_that_are_no_text_are_cited_as_they_are_read() -> None:
         "the rudder was lost",
         whole.split(b"\n")[1].decode("utf-8", "replace"),
     ]
-    assert all(checked(each, documents) for each in found.citations)
+    assert all(is_correct(each, documents) for each in found.citations)
 
 
 @pytest.mark.parametrize(

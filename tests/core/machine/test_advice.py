@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.machine.test_machine import started
 
-from tallystick.core.machine.prompt import advice, data_names, named_in
+from tallystick.core.machine.prompt import advice, data_names, uses_data
 from tallystick.core.records import ContextRef, ProgramFailure, RunStarted, ViewRef
 
 CONTEXT = ContextRef(name="context", sha256="a", bytes=9, chars=9, sample="...")
@@ -51,7 +51,7 @@ def test_views_of_several_files_are_named_once() -> None:
     ],
 )
 def test_a_program_reads_the_data_if_it_names_it_or_opens_it(source: str, reads: bool) -> None:
-    assert named_in(source, TABLE) is reads
+    assert uses_data(source, TABLE) is reads
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tallystick.core.machine.compaction import (
     COMPACT_AT,
     bound_for,
     checked_bound,
-    compacted,
+    compact,
     size_of,
 )
 from tallystick.core.machine.machine import advance, begin
@@ -118,8 +118,8 @@ def test_a_prompt_at_the_bound_is_left_alone_and_one_byte_more_is_not() -> None:
     exactly, more = padded(padding), padded(padding + "x")
 
     assert size_of(exactly.messages) == 4 * at
-    assert compacted(exactly) is exactly
-    assert size_of(compacted(more).messages) < 3 * at
+    assert compact(exactly) is exactly
+    assert size_of(compact(more).messages) < 3 * at
 
 
 def test_a_run_that_says_nothing_of_it_is_never_compacted() -> None:

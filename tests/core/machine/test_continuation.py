@@ -12,7 +12,7 @@ from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.machine.machine import advance, begin, ending, passed_between
 from tallystick.core.machine.prompt import WRITE
 from tallystick.core.machine.state import Phase, RunState
-from tallystick.core.machine.turn import afresh_of, changed, over
+from tallystick.core.machine.turn import changed, over, state_after_end
 from tallystick.core.records import (
     DOUBTED,
     LEFT,
@@ -293,7 +293,7 @@ def test_roles_alternate_however_a_run_ended() -> None:
 
 
 def test_the_next_prompt_refers_to_none_that_may_not_have_been_written() -> None:
-    state = afresh_of(over_now(at_its_turns()))
+    state = state_after_end(over_now(at_its_turns()))
 
     assert (state.base, state.base_length, state.sent) == (None, 0, 0)
     assert state.phase is Phase.ASKING

@@ -18,7 +18,7 @@ from tallystick.core.machine.commands import (
     Run,
     Snapshot,
 )
-from tallystick.core.machine.reply import OPENINGS_MAX, Reply, fenced, parse_reply
+from tallystick.core.machine.reply import OPENINGS_MAX, Reply, fenced_block, parse_reply
 
 
 def read(text: str, *, cut: bool = False) -> list[Command]:
@@ -472,7 +472,7 @@ def test_reasoning_is_not_read(reasoning: str) -> None:
 def test_tags_of_reasoning_inside_a_program_are_the_programs() -> None:
     program = "x = '''\n<think>\n</think>\n'''"
 
-    assert read(fenced(program)) == [Code(source=program)]
+    assert read(fenced_block(program)) == [Code(source=program)]
 
 
 def test_a_second_end_of_reasoning_takes_nothing_back() -> None:
@@ -500,11 +500,11 @@ def test_what_stands_before_unclosed_reasoning_is_kept() -> None:
 
 
 def test_a_program_is_rendered_in_the_form_that_is_asked_for() -> None:
-    assert fenced("print(1)") == "```python\nprint(1)\n```"
+    assert fenced_block("print(1)") == "```python\nprint(1)\n```"
 
 
 def test_a_program_with_fences_in_it_is_rendered_with_more_marks() -> None:
-    assert fenced("x = '````'") == "`````python\nx = '````'\n`````"
+    assert fenced_block("x = '````'") == "`````python\nx = '````'\n`````"
 
 
 # Size. The bound is on processor time; a second look at everything for each opening, which is the
@@ -572,7 +572,7 @@ def test_a_hostile_reply_of_5_mb_is_read_in_a_second(head: str, filling: str) ->
 def test_a_program_of_5_mb_is_read_whole() -> None:
     program = "x = '```'\n" * 500_000
 
-    assert read(fenced(program)) == [Code(source=program)]
+    assert read(fenced_block(program)) == [Code(source=program)]
 
 
 def test_more_openings_than_anyone_writes_are_refused_together() -> None:

@@ -19,13 +19,13 @@ from tallystick.core.machine.suspect_answer import (
     Doubt,
     doubt_of,
     is_empty,
+    is_typed_unseen,
     named_values,
     question,
     still_unnamed,
-    written_blind,
 )
 from tallystick.core.records import ContextRef, Intent, RunStarted, ViewRef
-from tallystick.runtime.context.inputs import texts_of
+from tallystick.runtime.context.namespace import texts_of
 
 # Half of what the profile says, so that the folder takes seconds.
 EXAMPLES = settings().max_examples // 2
@@ -319,14 +319,14 @@ def said(*outputs: str) -> tuple[Message, ...]:
     ],
 )
 def test_a_literal_outside_any_condition_is_typed_in(source: str, answer: str, blind: bool) -> None:
-    assert written_blind(source, answer, printed=False, messages=said()) is blind
+    assert is_typed_unseen(source, answer, printed=False, messages=said()) is blind
 
 
 @pytest.mark.parametrize(
     "source", ["if x:\n    FINAL('Zanzibar')", "def f():\n    FINAL('Zanzibar')\nf()"]
 )
 def test_a_literal_under_a_condition_is_typed_in_if_the_program_also_printed(source: str) -> None:
-    assert written_blind(source, "Zanzibar", printed=True, messages=said())
+    assert is_typed_unseen(source, "Zanzibar", printed=True, messages=said())
 
 
 @pytest.mark.parametrize(
@@ -347,17 +347,17 @@ def test_an_answer_is_seen_if_half_of_its_telling_words_were_shown(
 ) -> None:
     source = f"FINAL({answer!r})"
 
-    assert written_blind(source, answer, printed=False, messages=said(shown)) is blind
+    assert is_typed_unseen(source, answer, printed=False, messages=said(shown)) is blind
 
 
 def test_what_the_task_or_the_model_itself_said_was_not_seen() -> None:
-    assert written_blind("FINAL(12345)", "12345", printed=False, messages=said())
+    assert is_typed_unseen("FINAL(12345)", "12345", printed=False, messages=said())
 
 
 def test_a_long_program_is_not_looked_into() -> None:
     source = "#" * 40_000 + "\nFINAL(42)"
 
-    assert not written_blind(source, "42", printed=False, messages=said())
+    assert not is_typed_unseen(source, "42", printed=False, messages=said())
 
 
 def test_an_escape_that_python_warns_of_changes_no_judgement() -> None:
@@ -366,7 +366,7 @@ def test_an_escape_that_python_warns_of_changes_no_judgement() -> None:
 
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        blind = written_blind(source, "Zanzibar", printed=False, messages=said())
+        blind = is_typed_unseen(source, "Zanzibar", printed=False, messages=said())
 
     assert blind
     assert heard == []
@@ -384,13 +384,13 @@ def test_an_escape_that_python_warns_of_changes_no_judgement() -> None:
     printed=st.booleans(),
 )
 def test_any_program_can_be_judged(source: str, answer: str, printed: bool) -> None:
-    assert written_blind(source, answer, printed=printed, messages=said()) in (True, False)
+    assert is_typed_unseen(source, answer, printed=printed, messages=said()) in (True, False)
 
 
 def test_a_number_too_long_to_be_written_out_is_no_answer() -> None:
     source = f"FINAL(0x{'f' * 4_000})\nFINAL('Zanzibar')"
 
-    assert written_blind(source, "Zanzibar", printed=False, messages=said())
+    assert is_typed_unseen(source, "Zanzibar", printed=False, messages=said())
 
 
 # -- what the question names -------------------------------------------------------------------
@@ -512,7 +512,7 @@ def test_a_number_was_seen_if_one_was_shown_that_rounds_to_it(
 ) -> None:
     source = f"FINAL({answer!r})"
 
-    assert written_blind(source, answer, printed=False, messages=said(shown)) is blind
+    assert is_typed_unseen(source, answer, printed=False, messages=said(shown)) is blind
 
 
 # -- what is said ------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tallystick.core.records import (
     RunStarted,
     ViewRef,
 )
-from tallystick.runtime.context.inputs import texts_of
+from tallystick.runtime.context.namespace import texts_of
 
 # Every example is a whole run: fewer of them, in proportion to what the profile says.
 EXAMPLES = settings().max_examples // 4

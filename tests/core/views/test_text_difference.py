@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.core.views.test_run_difference import mirrored_diff
 
-from tallystick.core.views.difference import unified
+from tallystick.core.views.difference import unified_diff
 
 EXAMPLES = settings().max_examples
 # Few lines, so that they repeat: that is where the two sides could be taken unequally.
@@ -43,32 +43,32 @@ def applied(text: str, diff: tuple[str, ...]) -> str:
 @settings(max_examples=EXAMPLES)
 @given(a=texts, b=texts)
 def test_what_differs_leads_from_one_text_to_the_other(a: str, b: str) -> None:
-    assert applied(a, unified(a, b)) == b
+    assert applied(a, unified_diff(a, b)) == b
 
 
 @settings(max_examples=EXAMPLES)
 @given(a=texts, b=texts)
 def test_from_the_other_side_it_is_the_same_with_the_marks_changed(a: str, b: str) -> None:
-    assert list(unified(b, a)) == mirrored_diff(list(unified(a, b)))
+    assert list(unified_diff(b, a)) == mirrored_diff(list(unified_diff(a, b)))
 
 
 @settings(max_examples=EXAMPLES)
 @given(a=texts, b=texts)
 def test_nothing_is_shown_if_and_only_if_the_texts_are_the_same(a: str, b: str) -> None:
-    assert (unified(a, b) == ()) == (a == b)
+    assert (unified_diff(a, b) == ()) == (a == b)
 
 
 def test_a_change_is_shown_with_three_lines_around_it() -> None:
     text = "\n".join("abcdefghijklmnopqrstuvwxyz")
 
-    assert unified(text, text.replace("m", "M")) == (
+    assert unified_diff(text, text.replace("m", "M")) == (
         "@@ -10,7 +10,7 @@", " j", " k", " l", "-m", "+M", " n", " o", " p",
     )  # fmt: skip
 
 
 def test_changes_far_apart_are_shown_apart() -> None:
     text = "\n".join("abcdefghijklmnopqrstuvwxyz")
-    shown = unified(text, text.replace("c", "C").replace("x", "X\nY"))
+    shown = unified_diff(text, text.replace("c", "C").replace("x", "X\nY"))
 
     assert [line for line in shown if line[0] == "@"] == ["@@ -1,6 +1,6 @@", "@@ -21,6 +21,7 @@"]
 
@@ -87,14 +87,14 @@ def test_changes_far_apart_are_shown_apart() -> None:
 def test_no_text_and_an_empty_one_are_told_apart_and_so_are_line_ends(
     a: str | None, b: str | None, shown: tuple[str, ...]
 ) -> None:
-    assert unified(a, b) == shown
+    assert unified_diff(a, b) == shown
 
 
 def test_texts_that_are_too_long_to_be_aligned_are_shown_whole() -> None:
     """Aligning these would take minutes."""
     a = "\n".join("ab"[at % 2] for at in range(20_000))
     b = "\n".join("abb"[at % 3] for at in range(20_000))
-    shown = unified(a, b)
+    shown = unified_diff(a, b)
 
     assert applied(a, shown) == b
     assert sum(line[0] == "-" for line in shown) > 19_000
@@ -103,4 +103,4 @@ def test_texts_that_are_too_long_to_be_aligned_are_shown_whole() -> None:
 def test_a_long_text_with_one_change_is_shown_by_the_change() -> None:
     a = "\n".join(map(str, range(50_000)))
 
-    assert len(unified(a, a.replace("\n25000\n", "\nhere\n"))) == 9
+    assert len(unified_diff(a, a.replace("\n25000\n", "\nhere\n"))) == 9

@@ -270,10 +270,10 @@ def test_shared_mappings_count_until_they_are_gone(monkeypatch: pytest.MonkeyPat
 
     # Which two of them are there is not known: the two longest. The third may be about to come.
     assert mappings.forget_unmapped([]) == 12
-    assert (mappings.total, mappings.some_fresh) == (15, True)
+    assert (mappings.total, mappings.any_recent) == (15, True)
     now = 11.0
     assert mappings.forget_unmapped([]) == 12
-    assert (mappings.total, mappings.some_fresh) == (12, False)
+    assert (mappings.total, mappings.any_recent) == (12, False)
     there = 0
     assert mappings.forget_unmapped([]) == mappings.total == 0
 

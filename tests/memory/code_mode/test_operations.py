@@ -32,7 +32,7 @@ from tallystick.memory.code_mode.operations import (
     Score,
     WallTimeExceeded,
     bundle_of,
-    charged,
+    charge_call,
     first_difference,
     read_program,
     run,
@@ -126,7 +126,7 @@ def test_scores_put_notes_in_another_order_and_each_of_them_once() -> None:
         clock=still,
     )
 
-    assert [hit.id for hit in bundle.reranked()] == ["m1", "m0"]
+    assert [hit.id for hit in bundle.best_first()] == ["m1", "m0"]
     assert [hit.id for hit in bundle.recalled] == ["m0", "m1", "m0", "m1"]
 
 
@@ -177,9 +177,9 @@ def test_no_fuel_halts_at_the_first_operation() -> None:
 
 
 def test_fuel_stays_at_its_end() -> None:
-    assert charged(FUEL_MAX - 1) == FUEL_MAX
-    assert charged(FUEL_MAX) == FUEL_MAX
-    assert charged(0) == HOST_CALL_FUEL
+    assert charge_call(FUEL_MAX - 1) == FUEL_MAX
+    assert charge_call(FUEL_MAX) == FUEL_MAX
+    assert charge_call(0) == HOST_CALL_FUEL
 
 
 def test_fuel_is_looked_at_before_time() -> None:

@@ -35,7 +35,7 @@ from tallystick.memory.recall.index import StandingIndex
 from tallystick.memory.recall.recall import Asking, Recalled, recall, verify_recall
 from tallystick.memory.recall.scope import Profile
 from tallystick.memory.recall.selection import Filters
-from tallystick.memory.receipts.receipt import RecallDiffers, receipt_bytes, signed
+from tallystick.memory.receipts.receipt import RecallDiffers, receipt_bytes, sign
 from tallystick.memory.remember import relate, remember, remember_all
 from tallystick.memory.store.records import ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
@@ -233,7 +233,7 @@ def test_a_receipt_of_other_rules_is_refused(tmp_path: Path) -> None:
         made = asked(World(memory, clock), "tea", None, None)
         for rules in ("words-codes-0", 7, None):
             scope = {**made.receipt.scope, "shortlist": rules}
-            other = signed(msgspec.structs.replace(made.receipt, scope=scope), KEY)
+            other = sign(msgspec.structs.replace(made.receipt, scope=scope), KEY)
             with pytest.raises(UsageError, match="other rules"):
                 verify_recall(memory, other, keys=KEYS, query="tea")
 

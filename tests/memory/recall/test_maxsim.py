@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.recall import codes
-from tallystick.memory.recall.codes import cosines, pack_tokens, pack_vector, tokens_found
+from tallystick.memory.recall.codes import cosines, pack_tokens, pack_vector, token_similarities
 from tallystick.memory.recall.rank import rerank
 from tallystick.memory.recall.scope import Embedded
 
@@ -60,10 +60,10 @@ def test_tokens_are_found_the_same_with_and_without_numpy(
 ) -> None:
     asked = b"".join(map(pack_tokens, query))
     packed = [b"".join(map(pack_tokens, note)) for note in notes]
-    fast = tokens_found(asked, packed, dimensions=8)
+    fast = token_similarities(asked, packed, dimensions=8)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codes, "has_numpy", lambda: False)
-        slow = tokens_found(asked, packed, dimensions=8)
+        slow = token_similarities(asked, packed, dimensions=8)
 
     assert fast == slow
     assert all(score >= 0 and math.isfinite(score) for score in fast)
@@ -92,4 +92,4 @@ def test_vectors_of_other_lengths_are_refused(query: bytes, others: list[bytes])
 
 def test_tokens_of_another_length_are_refused() -> None:
     with pytest.raises(UsageError, match="cannot be compared"):
-        tokens_found(b"\0" * 8, [b"\0" * 9], dimensions=8)
+        token_similarities(b"\0" * 8, [b"\0" * 9], dimensions=8)

@@ -29,7 +29,7 @@ from tallystick.memory.receipts.receipt import (
     UnknownKey,
     read_receipt,
     receipt_bytes,
-    signed,
+    sign,
 )
 from tallystick.memory.receipts.receipts import verify_chain
 from tallystick.memory.remember import remember, remember_all
@@ -156,10 +156,10 @@ def test_an_empty_receipt_of_before_still_holds_in_a_small_memory(memory: Sqlite
     notes(memory, "the ferry leaves at nine")
     made = asked(memory, "zeppelin").receipt
     scope = {name: each for name, each in made.scope.items() if name != "few"}
-    before = signed(msgspec.structs.replace(made, derived_from=(), scope=scope, hmac=""), KEY)
+    before = sign(msgspec.structs.replace(made, derived_from=(), scope=scope, hmac=""), KEY)
 
     assert verify_recall(memory, before, keys=KEYS, query="zeppelin").ranking == "same"
-    other = signed(msgspec.structs.replace(made, scope={**scope, "few": "x"}, hmac=""), KEY)
+    other = sign(msgspec.structs.replace(made, scope={**scope, "few": "x"}, hmac=""), KEY)
     with pytest.raises(UsageError, match="few notes by other rules"):
         verify_recall(memory, other, keys=KEYS, query="zeppelin")
 
@@ -190,7 +190,7 @@ def test_a_receipt_with_filters_that_nobody_knows_is_refused(memory: SqliteMemor
     notes(memory, "red apple")
     receipt = asked(memory, "red").receipt
     scope = {**receipt.scope, "filters": {"mood": "sad"}}
-    later = signed(msgspec.structs.replace(receipt, scope=scope), KEY)
+    later = sign(msgspec.structs.replace(receipt, scope=scope), KEY)
 
     with pytest.raises(UsageError, match="'mood'"):
         verify_recall(memory, later, keys=KEYS, query="red")

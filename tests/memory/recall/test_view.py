@@ -12,7 +12,7 @@ from tallystick.memory.errors import NoteErased, NoteInvalid, NoteNotFound
 from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope
 from tallystick.memory.recall.selection import EVERYTHING, NOW, Filters
-from tallystick.memory.recall.view import look, view
+from tallystick.memory.recall.view import find_note, view
 from tallystick.memory.remember import remember, remember_all
 from tallystick.memory.store.records import ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
@@ -147,14 +147,14 @@ def test_one_note_is_looked_at_whatever_became_of_it(tmp_path: Path) -> None:
         made = remember(memory, a_note()).id
         forget(memory, [made], actor=None)
 
-        assert look(memory, made, reader="ada").state.deleted_at == START
-        assert look(memory, made, reader="ada", as_of=1).state.deleted_at is None
+        assert find_note(memory, made, reader="ada").state.deleted_at == START
+        assert find_note(memory, made, reader="ada", as_of=1).state.deleted_at is None
         with pytest.raises(NoteNotFound):
-            look(memory, made, reader="ada", as_of=0)
+            find_note(memory, made, reader="ada", as_of=0)
         with pytest.raises(NoteNotFound):
-            look(memory, made, reader="bob")
+            find_note(memory, made, reader="bob")
         with pytest.raises(NoteNotFound):
-            look(memory, "' OR 1=1", reader=None)
+            find_note(memory, "' OR 1=1", reader=None)
 
 
 def test_that_a_note_was_erased_is_told_to_the_owner_of_the_file_alone(tmp_path: Path) -> None:
@@ -163,9 +163,9 @@ def test_that_a_note_was_erased_is_told_to_the_owner_of_the_file_alone(tmp_path:
         forget(memory, [made], actor=None, strategy=ForgetStrategy.HARD_DELETE)
 
         with pytest.raises(NoteErased) as told:
-            look(memory, made, reader=None)
+            find_note(memory, made, reader=None)
         with pytest.raises(NoteNotFound):
-            look(memory, made, reader="bob")
+            find_note(memory, made, reader="bob")
         assert (told.value.seq, told.value.kind) == (2, "NotFound")
 
 

@@ -34,7 +34,7 @@ from tallystick.memory.receipts.receipt import (
     ReceiptError,
     read_receipt,
     receipt_bytes,
-    signed,
+    sign,
 )
 from tallystick.memory.receipts.receipts import verify_chain
 from tallystick.memory.remember import remember_all
@@ -183,7 +183,7 @@ def made_again(memory: SqliteMemory, made: Made) -> bytes:
         prev_hash=was.prev_hash,
         ts=was.ts,
     )
-    return receipt_bytes(signed(moved, KEY))
+    return receipt_bytes(sign(moved, KEY))
 
 
 def check_all(grown: World, *, asked_again: int) -> None:

@@ -18,7 +18,7 @@ from tallystick.memory.forget import begin_forgetting, forget
 from tallystick.memory.note import Note, NoteScope, Permission
 from tallystick.memory.recall.recall import Asking, recall
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import recalled, relate, remember, share
+from tallystick.memory.remember import record_access, relate, remember, share
 from tallystick.memory.store.projection import PROJECTION_TABLES
 from tallystick.memory.store.records import (
     EVENT_TYPES,
@@ -170,7 +170,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         three = remember(memory, a_note("London", key="city")).id
         share(memory, one, actor=None, with_agent="bob", permission=Permission.READ)
         relate(memory, one, two, actor=None, relation="supports", weight=0.5)
-        recalled(memory, [one, two])
+        record_access(memory, [one, two])
         recall(memory, "first", Asking(agent_id="ada"), key=Key(id="k", secret=b"s" * 32))
         choose_model(memory, "a" * 64, dimensions=4)
         made = Vectors(b"vector", b"tokens")

@@ -36,7 +36,7 @@ from tallystick.memory.store.vectors import (
     choose_model,
     keep_vectors,
     model_of,
-    unembedded,
+    notes_without_vectors,
 )
 from tallystick.memory.store.verify import verify_memory
 
@@ -98,7 +98,7 @@ def test_a_directory_that_may_not_be_written_says_so() -> None:
     with unprivileged() as folder:
         (folder / "locked").mkdir(mode=0o500)
 
-        with pytest.raises(MemoryReadOnly, match="may not be written"):
+        with pytest.raises(MemoryReadOnly, match="cannot be written"):
             SqliteMemory(folder / "locked" / "memory.db").head()
 
 
@@ -255,7 +255,7 @@ def test_a_writer_that_waits_too_long_is_told_who_waits(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         remember(memory, a_note())
         impatient = SqliteMemory(tmp_path / "memory.db", busy_seconds=0.05)
-        with memory.writing(), pytest.raises(MemoryLocked, match=r"waited 0\.05 s"):
+        with memory.writing(), pytest.raises(MemoryLocked, match=r"for 0\.05 s; try again"):
             remember(impatient, a_note("other"))
         impatient.close()
 
@@ -339,7 +339,7 @@ def test_vectors_are_kept_by_window_and_known_from_their_place_on(tmp_path: Path
         short = remember(memory, a_note("short")).id
         long = remember(memory, a_note("word " * 300)).id
         choose_model(memory, MODEL, dimensions=2)
-        waiting = unembedded(memory, limit=10)
+        waiting = notes_without_vectors(memory, limit=10)
         before = memory.head().count
         made = [Vectors(b"0", b"aa"), Vectors(b"1", b"b")]
 
@@ -352,7 +352,7 @@ def test_vectors_are_kept_by_window_and_known_from_their_place_on(tmp_path: Path
         assert (seen.vectors(long), seen.tokens(long)) == ((b"0", b"1"), b"aab")
         assert (then.vectors(long), then.tokens(long)) == ((), None)
         assert (seen.model, view(memory, reader="ada", as_of=2).model) == (MODEL, None)
-        assert unembedded(memory, limit=10) == []
+        assert notes_without_vectors(memory, limit=10) == []
         assert keep_vectors(memory, [(long, made)], model=MODEL) == 0
         assert verify_memory(memory).valid
 
@@ -376,7 +376,7 @@ def test_vectors_of_another_model_are_refused_until_it_is_chosen_anew(tmp_path: 
 
         assert (refused.value.found, refused.value.given) == (MODEL, OTHER)
         assert model_of(memory) == (OTHER, 2)
-        assert unembedded(memory, limit=1)[0][0] == made
+        assert notes_without_vectors(memory, limit=1)[0][0] == made
         # What an older model made was thrown away, also for a look back.
         assert view(memory, reader="ada", as_of=place).vectors(made) == ()
         assert verify_memory(memory).valid

@@ -16,7 +16,7 @@ from tallystick.memory.recall.scope import Embedded
 from tallystick.memory.receipts.receipt import Key
 from tallystick.memory.remember import remember
 from tallystick.memory.store.sqlite import SqliteMemory
-from tallystick.memory.store.vectors import embed_missing, model_of, unembedded
+from tallystick.memory.store.vectors import embed_missing, model_of, notes_without_vectors
 from tallystick.memory.store.verify import verify_memory
 
 KEY = Key(id="k1", secret=b"s" * 32)
@@ -96,4 +96,4 @@ def test_another_model_is_never_mixed_in(tmp_path: Path) -> None:
             recall(memory, "car", asking, key=KEY, embedder=other)
         assert embed_missing(memory, other, dimensions=DIMENSIONS, replace=True) == 3
         assert model_of(memory) == (other.digest, DIMENSIONS)
-        assert unembedded(memory, limit=10) == []
+        assert notes_without_vectors(memory, limit=10) == []

@@ -177,7 +177,7 @@ async def batch(runner: ScriptedRunner, name: str) -> dict[str, object]:
     )
     prompts = [f"{name}.{number}" for number in range(len(runner.children))]
     try:
-        return await children.batched(calls.call("rlm_query_batched"), prompts)
+        return await children.query_batch(calls.call("rlm_query_batched"), prompts)
     finally:
         # Whatever was begun has its end, however it was left.
         begun = [each.item for each in calls.of(ChildBegun)]
@@ -257,7 +257,7 @@ def test_whoever_waits_for_nobody_is_found_out() -> None:
 
     async def scene() -> None:
         slots = ChildSlots(1)
-        async with slots.held(depth=1), slots.held(depth=2):
+        async with slots.hold(depth=1), slots.hold(depth=2):
             raise AssertionError("there was one place")
 
     with pytest.raises(Stuck):

@@ -41,7 +41,7 @@ class PricedWorld:
     async def batched(self, prompts: list[str], fit: str = "part") -> dict[str, object]:
         """Ask as a program does, by one host call."""
         call = self.calls.call("llm_query_batched")
-        return await self.calls.queries.batched(call, prompts, fit=fit)
+        return await self.calls.queries.query_batch(call, prompts, fit=fit)
 
     @property
     def reserved(self) -> Amount:
@@ -87,7 +87,7 @@ def test_a_report_that_contradicts_itself_is_charged_as_reserved(raw: dict[str, 
         client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
     )
 
-    settled = client_scopes.model_door.replied(
+    settled = client_scopes.model_door.settle_reply(
         reserved_call, reply(prompt_tokens=10, completion_tokens=5, **raw)
     )
 
@@ -105,7 +105,7 @@ def test_reasoning_that_is_counted_beside_the_output_is_charged_too() -> None:
     )
     apart = {"completion_tokens_details": {"reasoning_tokens": 20}, "total_tokens": 35}
 
-    settled = client_scopes.model_door.replied(
+    settled = client_scopes.model_door.settle_reply(
         reserved_call, reply(prompt_tokens=10, completion_tokens=5, **apart)
     )
 
@@ -123,7 +123,7 @@ def test_a_report_in_a_format_of_its_own_has_its_sums() -> None:
         odd, usage=msgspec.structs.replace(odd.usage, raw={"read": 10, "made": 5})
     )
 
-    settled = client_scopes.model_door.replied(reserved_call, odd)
+    settled = client_scopes.model_door.settle_reply(reserved_call, odd)
 
     assert (settled.figures, settled.usd, settled.flags) == ("reported", 30_000, ())
 

@@ -24,13 +24,14 @@ from tallystick.core.records import (
     RunStarted,
     encode_record,
 )
+from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.attachments import RunAttachments, with_pictures
-from tallystick.runtime.context.inputs import given_text, read_inputs
+from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 

@@ -37,22 +37,22 @@ class Chosen(Backends):
 def test_auto_is_wasm_and_no_other() -> None:
     assert read_preference("auto") == ("wasm",)
     with pytest.raises(NoBackendAvailable) as found:
-        asyncio.run(Chosen("process").chosen())
+        asyncio.run(Chosen("process").choose())
     assert [name for name, _ in found.value.tried] == ["wasm"]
 
 
 def test_the_first_that_works_is_taken_and_the_others_are_said() -> None:
     backends = Chosen("wasm", preference="process,wasm")
 
-    assert asyncio.run(backends.chosen()) == "wasm"
-    assert asyncio.run(backends.chosen()) == "wasm"
+    assert asyncio.run(backends.choose()) == "wasm"
+    assert asyncio.run(backends.choose()) == "wasm"
     assert backends.said == ["sandbox process passed over: backend.sandbox: there is no process"]
     assert backends.tries == 2
 
 
 def test_where_none_works_every_reason_is_told_with_the_code_of_the_table() -> None:
     with pytest.raises(NoBackendAvailable) as found:
-        asyncio.run(Chosen(preference="process,wasm").chosen())
+        asyncio.run(Chosen(preference="process,wasm").choose())
 
     assert found.value.tried == (
         ("process", "backend.sandbox: there is no process"),
@@ -94,7 +94,7 @@ def test_a_host_that_lacks_a_layer_is_refused_unless_it_is_named() -> None:
         backends = Backends(preference="process", say=said.append, **more)
         backends.named("process").sandbox.pretend("landlock", "this kernel has none")
         try:
-            return await backends.chosen()
+            return await backends.choose()
         finally:
             await backends.close()
 

@@ -14,10 +14,11 @@ from tallystick.cli.driving import show_run
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import RunStarted
+from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
-from tallystick.runtime.context.inputs import Input, given_text, read_inputs
+from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox

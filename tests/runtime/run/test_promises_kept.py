@@ -25,10 +25,10 @@ from tallystick.core.records import (
     Record,
     RunEnded,
 )
+from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelReply, ModelRequest
-from tallystick.runtime.context.inputs import read_inputs
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.lock import held_run, require_idle
 from tallystick.sandbox.wasm.sandbox import WasmSandbox

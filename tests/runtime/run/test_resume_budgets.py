@@ -263,7 +263,7 @@ def test_what_was_never_sent_is_given_back_and_what_had_ended_is_settled(
         scopes.record_total(DEPLOYMENT, TOTAL)
         run_scopes = SharedCap(scopes, run=dead.run)
         before = total(dead).spent.usd
-        run_scopes.go_on(40)
+        run_scopes.number_after(40)
         never = run_scopes.reserve(Amount(usd=7_000_000, tokens=9, model_calls=1), usd_waived=False)
         run_scopes._numbers = iter([1])  # type: ignore[assignment]
         assert (

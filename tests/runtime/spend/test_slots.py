@@ -12,14 +12,14 @@ def test_a_tree_wider_than_there_are_places_does_not_wait_for_itself() -> None:
 
     async def node(slots: ChildSlots, depth: int) -> int:
         nonlocal live, most, begun
-        async with slots.held(depth=depth):
+        async with slots.hold(depth=depth):
             live, begun = live + 1, begun + 1
             most = max(most, live)
             await asyncio.sleep(0)
             total = 1
             if depth < 4:
                 live -= 1
-                async with slots.lent(depth=depth):
+                async with slots.lend(depth=depth):
                     total += sum(await asyncio.gather(*(node(slots, depth + 1) for _ in range(4))))
                 live += 1
             live -= 1
@@ -36,7 +36,7 @@ def test_a_tree_wider_than_there_are_places_does_not_wait_for_itself() -> None:
 def test_a_place_is_given_back_when_whoever_waits_is_cancelled() -> None:
     async def scene() -> None:
         slots = ChildSlots(1)
-        async with slots.held(depth=1):
+        async with slots.hold(depth=1):
             waiting = asyncio.ensure_future(held(slots))
             await asyncio.sleep(0)
             waiting.cancel()
@@ -44,7 +44,7 @@ def test_a_place_is_given_back_when_whoever_waits_is_cancelled() -> None:
         await held(slots)
 
     async def held(slots: ChildSlots) -> None:
-        async with slots.held(depth=1):
+        async with slots.hold(depth=1):
             pass
 
     asyncio.run(asyncio.wait_for(scene(), 5))
@@ -55,12 +55,12 @@ def test_a_tree_has_no_more_interpreters_than_a_few_branches_need() -> None:
 
     async def node(slots: ChildSlots, depth: int) -> None:
         nonlocal begun, most
-        async with slots.held(depth=depth):
+        async with slots.hold(depth=depth):
             begun += 1
             most = max(most, begun)
             await asyncio.sleep(0)
             if depth < 5:
-                async with slots.lent(depth=depth):
+                async with slots.lend(depth=depth):
                     await asyncio.gather(*(node(slots, depth + 1) for _ in range(4)))
             begun -= 1
 

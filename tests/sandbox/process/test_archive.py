@@ -14,11 +14,11 @@ from tallystick.core.json_text import digest
 from tallystick.sandbox.process.files import (
     FilesState,
     KeptEntry,
-    StatesKept,
+    KeptStates,
     _read_listing,
-    lay_out,
-    packed,
-    unpacked,
+    pack_state,
+    unpack_state,
+    write_files,
 )
 
 NAMES = st.binary(min_size=1, max_size=8).filter(
@@ -51,18 +51,18 @@ def test_what_is_packed_comes_back(
     )
     contents = {digest(content): content for content in files.values()}
 
-    assert unpacked(packed(state, contents)) == (state, contents)
+    assert unpack_state(pack_state(state, contents)) == (state, contents)
 
 
 @given(st.data())
 def test_a_changed_byte_is_found_or_changes_only_what_the_header_says(data: st.DataObject) -> None:
     state = FilesState(entries=(file(b"a", b"content"),))
-    raw = packed(state, {digest(b"content"): b"content"})
+    raw = pack_state(state, {digest(b"content"): b"content"})
     place = data.draw(st.integers(0, len(raw) - 1))
     changed = raw[:place] + bytes([raw[place] ^ data.draw(st.integers(1, 255))]) + raw[place + 1 :]
 
     try:
-        found, contents = unpacked(changed)
+        found, contents = unpack_state(changed)
     except StoreError:
         return
 
@@ -73,7 +73,7 @@ def test_a_changed_byte_is_found_or_changes_only_what_the_header_says(data: st.D
 @given(st.binary(max_size=200))
 def test_what_is_no_archive_is_refused(raw: bytes) -> None:
     with pytest.raises(StoreError):
-        unpacked(raw)
+        unpack_state(raw)
 
 
 def test_a_state_is_laid_out_as_it_was(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_state_is_laid_out_as_it_was(tmp_path: Path) -> None:
         )
     )
 
-    lay_out(state, {digest(b"one"): b"one"}, tmp_path)
+    write_files(state, {digest(b"one"): b"one"}, tmp_path)
 
     made = os.fsencode(tmp_path) + b"/d/x\xff"
     assert Path(os.fsdecode(made)).read_bytes() == b"one"
@@ -119,7 +119,7 @@ def test_hostile_paths_are_refused(tmp_path: Path, entries: tuple[KeptEntry, ...
     inside.mkdir()
 
     with pytest.raises(StoreError, match="kept files"):
-        lay_out(FilesState(entries=entries), {digest(b""): b""}, inside)
+        write_files(FilesState(entries=entries), {digest(b""): b""}, inside)
 
     assert [each.name for each in tmp_path.iterdir()] == ["inside"]
 
@@ -127,8 +127,11 @@ def test_hostile_paths_are_refused(tmp_path: Path, entries: tuple[KeptEntry, ...
 def test_states_share_contents_and_any_of_them_can_be_put_back() -> None:
     first = FilesState(entries=(file(b"a", b"one"),))
     second = FilesState(entries=(file(b"a", b"one"), file(b"b", b"two")))
-    raws = [packed(first, {digest(b"one"): b"one"}), packed(second, {digest(b"two"): b"two"})]
-    states = StatesKept()
+    raws = [
+        pack_state(first, {digest(b"one"): b"one"}),
+        pack_state(second, {digest(b"two"): b"two"}),
+    ]
+    states = KeptStates()
     for intent, raw in zip((3, 7), raws, strict=True):
         states.add(intent, lambda raw=raw: raw)  # type: ignore[misc]
 

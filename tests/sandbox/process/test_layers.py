@@ -209,10 +209,10 @@ def test_the_place_of_a_group_is_found_where_it_is_mounted(tmp_path: Path) -> No
         "22 1 0:5 / /proc rw - proc proc rw\n30 22 0:26 /user.slice /groups rw - cgroup2 none rw\n"
     )
 
-    assert cgroup.our_place(proc=str(tmp_path)) == "/groups/a.service"
+    assert cgroup.own_group_path(proc=str(tmp_path)) == "/groups/a.service"
     (tmp_path / "cgroup").write_text("0::/other.slice\n")
     with pytest.raises(OSError, match="no control groups"):
-        cgroup.our_place(proc=str(tmp_path))
+        cgroup.own_group_path(proc=str(tmp_path))
 
 
 def test_a_group_is_limited_by_what_the_host_has_there(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_group_is_limited_by_what_the_host_has_there(tmp_path: Path) -> None:
 
 def test_a_box_has_a_group_of_its_own_while_it_lives() -> None:
     try:
-        made = cgroup.make_group(cgroup.our_place(), "test")
+        made = cgroup.make_group(cgroup.own_group_path(), "test")
     except OSError as error:
         pytest.skip(f"this host gives us no group: {error}")
     made.end()
@@ -242,7 +242,7 @@ def test_a_box_has_a_group_of_its_own_while_it_lives() -> None:
             2
         ]
         assert name.endswith(f"-{session.session.box_pid}")
-        place = Path(cgroup.our_place()) / name
+        place = Path(cgroup.own_group_path()) / name
         assert place.is_dir()
 
     until = time.monotonic() + 5

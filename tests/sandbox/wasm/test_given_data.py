@@ -8,7 +8,8 @@ import pytest
 from tests.core.machine.test_machine import started
 from tests.wasm_session import TestSession, open_session
 
-from tallystick.runtime.context.inputs import given_text, layout_of
+from tallystick.inputs.layout import layout_of
+from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.context.namespace import names_of
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionResult, HostCall, HostNames

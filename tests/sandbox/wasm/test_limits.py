@@ -261,7 +261,7 @@ def test_what_comes_back_after_an_ending_is_equal_to_the_last_byte(session: Test
     session.run("x.clear()\nwhile True: pass", fuel=20_000_000)
 
     # The next program's limits are set before it runs; look after one that changes nothing else.
-    session.session._namespace.living().set("memory_pages_max", 256 * MIB // 65_536)
+    session.session._namespace.live_instance().set("memory_pages_max", 256 * MIB // 65_536)
     assert session.do(session.session.digest()) == before
 
 

@@ -150,7 +150,7 @@ def test_pages_found_by_the_kernel_are_those_found_by_comparing(
     session: TestSession, sandbox: WasmSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session.run("x = bytearray(5_000_000); x[2_500_000] = 1")
-    instance = session.session._namespace.living()
+    instance = session.session._namespace.live_instance()
     where = {
         "base": instance.base,
         "size": instance.memory_size(),
@@ -159,7 +159,7 @@ def test_pages_found_by_the_kernel_are_those_found_by_comparing(
     }
 
     by_kernel = namespace.changed_pages(**where)
-    monkeypatch.setattr(namespace, "_written", lambda base, count: None)
+    monkeypatch.setattr(namespace, "_written_pages", lambda base, count: None)
 
     assert by_kernel
     assert namespace.changed_pages(**where) == by_kernel
@@ -169,7 +169,7 @@ def test_pages_found_by_the_kernel_are_those_found_by_comparing(
 def test_neighbouring_pages_are_moved_together_and_none_is_lost(indices: set[int]) -> None:
     ordered = sorted(indices)
 
-    runs = list(namespace._runs(ordered))
+    runs = list(namespace._neighbours(ordered))
 
     assert [ordered[first + n] for first, count in runs for n in range(count)] == ordered
     assert sum(count for _, count in runs) == len(ordered)

@@ -217,7 +217,7 @@ def test_a_limit_is_what_may_be_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * 10)
 
     assert Folder(tmp_path).read("file", bytes_max=10) == b"x" * 10
-    with pytest.raises(SkillPathRefused, match="10 bytes; 9 may"):
+    with pytest.raises(SkillPathRefused, match="10 bytes; at most 9 are read"):
         Folder(tmp_path).read("file", bytes_max=9)
 
 

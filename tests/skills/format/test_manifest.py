@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.skills.format.frontmatter import Split, flattened, hidden, split
+from tallystick.skills.format.frontmatter import Split, flattened, has_hidden, split
 from tallystick.skills.format.manifest import Manifest, folder_name, manifest_of, usable_name
 
 BIDI = "\u202eevil\u202c"
@@ -321,7 +321,9 @@ def test_whatever_is_written_gives_a_safe_manifest_or_an_error(
     if manifest is not None:
         assert usable_name(manifest.name) == manifest.name
         assert _is_safe_line(manifest.short)
-        assert not any(hidden(each) for each in (*manifest.paths, *(manifest.allowed_tools or ())))
+        assert not any(
+            has_hidden(each) for each in (*manifest.paths, *(manifest.allowed_tools or ()))
+        )
 
 
 @given(st.text(max_size=30))

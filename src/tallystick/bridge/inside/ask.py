@@ -1,8 +1,8 @@
-"""The inside of the bridge: `llm_query` and `llm_query_batched` for a native Python.
+"""Ask models from inside a sandbox: `llm_query` and `llm_query_batched` for a native Python.
 
-One file, with nothing but the standard library: it can be copied into any sandbox. Where to ask is
-in the environment: TALLYSTICK_BRIDGE is `unix:PATH`, `tcp:HOST:PORT` or `fd:N`, an inherited
-connection for one process; TALLYSTICK_BRIDGE_TOKEN is the token.
+One file that needs only the standard library, so that it can be copied into any sandbox. The
+environment says where to ask: TALLYSTICK_BRIDGE is `unix:PATH`, `tcp:HOST:PORT` or `fd:N`, an
+inherited connection for one process; TALLYSTICK_BRIDGE_TOKEN is the token.
 
 From a shell: `python3 ask.py "what is it?"`, or with the question on standard input.
 """
@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from typing import Any
 
 _ADDRESS, _TOKEN = "TALLYSTICK_BRIDGE", "TALLYSTICK_BRIDGE_TOKEN"
-# As many as the server takes in a batch.
+# The default of the server's limit for a batch.
 _BATCH_MAX = 10
-# Longer than the server's own limit: it says so itself.
+# Longer than the server's own limit, so that the server answers first and says why.
 _SECONDS = 60.0
 _WAITS_MAX = 20
 
@@ -31,17 +31,17 @@ _WAITS_MAX = 20
 class BridgeError(Exception):
     """The bridge gave no answer. `type` and `code` say why; `retryable` if it may later."""
 
-    def __init__(self, told: dict[str, Any], left: dict[str, Any] | None = None) -> None:
-        super().__init__(str(told.get("message", "")))
-        self.type = str(told.get("type", "Internal"))
-        self.code = int(told.get("code", -32000))
-        self.retryable = bool(told.get("retryable", False))
-        self.retry_after_ms = told.get("retry_after_ms")
+    def __init__(self, error: dict[str, Any], left: dict[str, Any] | None = None) -> None:
+        super().__init__(str(error.get("message", "")))
+        self.type = str(error.get("type", "Internal"))
+        self.code = int(error.get("code", -32000))
+        self.retryable = bool(error.get("retryable", False))
+        self.retry_after_ms = error.get("retry_after_ms")
         self.tokens_remaining = (left or {}).get("tokens_remaining")
         self.time_remaining_ms = (left or {}).get("time_remaining_ms")
 
     def __repr__(self) -> str:
-        """With its kind."""
+        """Return the message with the error's kind."""
         return f"BridgeError({self.type}: {self})"
 
 
@@ -51,7 +51,7 @@ def llm_query(
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> str:
-    """Ask a model; returns its text. Raises `BridgeError`."""
+    """Ask a model and return its text. Raise `BridgeError` if there is no answer."""
     return str(query(prompt, model, temperature, max_tokens)["response"])
 
 
@@ -61,8 +61,11 @@ def query(
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """The same with everything that the bridge tells: tokens used and left, usage, time."""
-    return _asked("/query", _question(prompt, model, temperature, max_tokens))
+    """Ask a model and return all of the bridge's reply: tokens used and left, usage, time.
+
+    Raise `BridgeError` if there is no answer.
+    """
+    return _ask("/query", _question(prompt, model, temperature, max_tokens))
 
 
 def llm_query_batched(
@@ -71,13 +74,17 @@ def llm_query_batched(
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> list[str | BridgeError]:
-    """Ask many, ten side by side; the answers in order, a `BridgeError` for one that failed."""
+    """Ask many questions, ten at a time; return the answers in order.
+
+    The answer to a question that failed is a `BridgeError`. Raise `BridgeError` if a whole batch
+    fails.
+    """
     questions = [_question(each, model, temperature, max_tokens) for each in prompts]
     found: list[str | BridgeError] = []
     for first in range(0, len(questions), _BATCH_MAX):
-        told = _asked("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
-        for each, error in zip(told["responses"], told["errors"]):  # noqa: B905 (old Pythons too)
-            found.append(each["Ok"]["response"] if error is None else BridgeError(error, told))
+        reply = _ask("/query_batched", {"queries": questions[first : first + _BATCH_MAX]})
+        for each, error in zip(reply["responses"], reply["errors"]):  # noqa: B905 (old Pythons too)
+            found.append(each["Ok"]["response"] if error is None else BridgeError(error, reply))
     return found
 
 
@@ -93,13 +100,16 @@ def _question(
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask, and wait where the bridge says that it was asked too often."""
+def _ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask, and ask again after a pause when the bridge says that it was asked too often.
+
+    Raise `BridgeError` for any other refusal, or after 20 pauses.
+    """
     for waited in range(_WAITS_MAX + 1):
-        status, told = _sent(path, json.dumps(body).encode())
+        status, reply = _send(path, json.dumps(body).encode())
         if status == 200:
-            return told
-        error = BridgeError(told.get("error", {}), told)
+            return reply
+        error = BridgeError(reply.get("error", {}), reply)
         if status != 429 or waited == _WAITS_MAX:
             raise error
         time.sleep((error.retry_after_ms or 1_000) / 1000)
@@ -107,7 +117,7 @@ def _asked(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection over whatever socket the environment names."""
+    """A connection over the socket that the environment names."""
 
     def __init__(self, address: str) -> None:
         super().__init__("localhost", timeout=_SECONDS)
@@ -129,12 +139,16 @@ class _Connection(http.client.HTTPConnection):
             raise _unusable(f"{_ADDRESS} is unix:PATH, tcp:HOST:PORT or fd:N")
 
 
-# A connection that was inherited is there once, and is used by one thread at a time.
+# There is only one inherited connection, and one thread at a time may use it.
 _inherited: dict[str, _Connection] = {}
 _guard = threading.Lock()
 
 
-def _sent(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+def _send(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    """Send a request; return the status and the body of the reply.
+
+    Raise `BridgeError` if there is no bridge, or if it cannot be used.
+    """
     address, token = os.environ.get(_ADDRESS, ""), os.environ.get(_TOKEN, "")
     if not address:
         raise _unusable(f"no bridge here: {_ADDRESS} is not set")
@@ -142,29 +156,29 @@ def _sent(path: str, body: bytes) -> tuple[int, dict[str, Any]]:
         if not address.startswith("fd:"):
             connection = _Connection(address)
             try:
-                return _exchanged(connection, path, body, token)
+                return _exchange(connection, path, body, token)
             finally:
                 connection.close()
         with _guard:
-            return _exchanged(
+            return _exchange(
                 _inherited.setdefault(address, _Connection(address)), path, body, token
             )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _unusable(f"the bridge cannot be used: {type(error).__name__}: {error}") from error
 
 
-def _exchanged(
+def _exchange(
     connection: _Connection, path: str, body: bytes, token: str
 ) -> tuple[int, dict[str, Any]]:
     headers = {"X-Session-Token": token, "Content-Type": "application/json"}
-    # Where it is refused by its head, the reply says why.
+    # The bridge may refuse a request by its head, before the body is sent. Its reply says why.
     with contextlib.suppress(BrokenPipeError):
         connection.request("POST", path, body, headers)
-    reply = connection.getresponse()
-    told = json.loads(reply.read())
-    if not isinstance(told, dict):
+    response = connection.getresponse()
+    reply = json.loads(response.read())
+    if not isinstance(reply, dict):
         raise ValueError("the reply is no object")
-    return reply.status, told
+    return response.status, reply
 
 
 def _unusable(message: str) -> BridgeError:

@@ -240,7 +240,7 @@ async def _execute(job: _Job) -> ExecutionResult:
     if job.accept_without or "process" in read_preference(job.backend):
         backends = Backends(preference=job.backend, accept_without=job.accept_without, say=Sayer())
         try:
-            if await backends.chosen() == "process":
+            if await backends.choose() == "process":
                 return await _execute_native(backends.named("process").sandbox, job)
         finally:
             await backends.close()

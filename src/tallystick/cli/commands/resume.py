@@ -29,7 +29,7 @@ from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
 from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.run.replay import ReplayReport
-from tallystick.runtime.run.resume import check_decision, checked
+from tallystick.runtime.run.resume import check_decision, read_checked
 from tallystick.runtime.runs.history import resolve_run
 from tallystick.runtime.runs.lock import is_running
 from tallystick.runtime.runs.tree import open_records
@@ -117,7 +117,7 @@ def resume_run(
     """Go on with a run; `decision` is of the program that waits for a person."""
     ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
-    _, records = checked(ledger, found)
+    _, records = read_checked(ledger, found)
     started = History(records).started
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
     shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
@@ -263,7 +263,7 @@ def fork_command(
     """
     ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
-    _, records = checked(ledger, found)
+    _, records = read_checked(ledger, found)
     started = History(records).started
     settings = load_settings(flags={"model": model or started.model})
     given = dict(_change(each) for each in changes)

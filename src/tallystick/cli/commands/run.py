@@ -30,8 +30,8 @@ from tallystick.core.machine.answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.core.machine.compaction import COMPACT_AT
 from tallystick.core.machine.prompt import NET
 from tallystick.core.strategy import STRATEGIES
-from tallystick.runtime.context.inputs import encodings_told, read_inputs, wants_stdin
-from tallystick.runtime.run.strategy import estimated
+from tallystick.inputs.reading import encodings_told, read_inputs, wants_stdin
+from tallystick.inputs.strategy import estimated
 from tallystick.settings.paths import data_directory, ledger_path
 from tallystick.settings.settings import load_settings
 from tallystick.skills.found import Recent

@@ -1,21 +1,21 @@
-"""What budgets are made of, limits, amounts, what is left and its scopes, and what they refuse.
+"""Define budgets, amounts, what remains and scopes, and the errors that budgets raise.
 
-Eight dimensions are sums and one, depth, is a level: two sub-runs side by side are no deeper than
-one. So depth stands in a `Budget` and in what remains, and not in an `Amount`.
+Eight dimensions are sums. One, depth, is a level: two child runs side by side are no deeper than
+one. So a `Budget` and a `Remaining` have depth, and an `Amount` does not.
 
 The fields of each struct are in the order of `DIMENSIONS`: they are also read as rows of numbers.
-Tokens come before money, because where both are over, tokens are named.
+Tokens come before money, because a refusal names the first dimension that is over.
 
     Refused
     ├── BudgetExhausted       a request would pass a limit
     │   └── BudgetOverrun     a call was charged more than its reservation before
-    ├── BudgetUnpriced        money is limited, and nobody knows what the request would cost
+    ├── BudgetUnpriced        money is limited, and the cost of the request is unknown
     └── HoldAlive             a reservation whose owner may still settle it
     UsageError
     ├── HoldExists            an intent reserves once
-    ├── InvalidScope          a scope that cannot stand where it is put, or holds another
-    ├── LimitWouldRise        a recorded total is raised only by who asks for that
-    ├── NegativeAmount        nobody gives money back by spending
+    ├── InvalidScope          a scope that may not be where it is put, or that holds another
+    ├── LimitWouldRise        a recorded total is raised only by a caller that asks for it
+    ├── NegativeAmount        an amount below zero
     ├── ReservationClosed     settled or released before, or never made
     └── ScopeUnknown          not entered, or left
     LedgerError
@@ -54,10 +54,10 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scope may use in all. None is no limit; zero stops; exactly at a limit is allowed.
+    """The limits of a scope, one for each dimension. None is no limit, and zero allows nothing.
 
-    `usd` is in nano-dollars, `tokens` are input and output together, `depth` is how many runs may
-    stand inside each other below the first.
+    Exactly at a limit is allowed. `usd` is in nano-dollars. `tokens` are input and output together.
+    `depth` is how many levels of runs may be inside each other below the first.
     """
 
     tokens: _Limit = None
@@ -84,7 +84,11 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         output_bytes: float | None = None,
         depth: float | None = None,
     ) -> Budget:
-        """A budget from what a person wrote: dollars, and whole numbers. Errors name the field."""
+        """Return a budget from dollars and whole numbers, as a person writes them.
+
+        Raise `InvalidLimit`, which names the field, for a value that is not whole, negative or too
+        large.
+        """
         return cls(
             tokens=_whole(tokens, "tokens"),
             usd=None if usd is None else nano_usd(usd),
@@ -99,7 +103,10 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Amount(msgspec.Struct, frozen=True, kw_only=True):
-    """What something uses, or may use at worst. `usd` None is not known, which is never zero."""
+    """Numbers that something used, or may use at worst.
+
+    `usd` None is unknown, which is not zero.
+    """
 
     tokens: _Count = 0
     usd: Annotated[int, msgspec.Meta(ge=0)] | None = 0
@@ -112,7 +119,7 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_charge(cls, charge: Charge) -> Amount:
-        """A charge as an amount. What asked no model cost no money."""
+        """Return a charge as an amount. Without a model call, an unknown price counts as zero."""
         return cls(
             tokens=charge.tokens_in + charge.tokens_out,
             usd=charge.usd if charge.model_calls else charge.usd or 0,
@@ -134,7 +141,7 @@ def lower_of(first: Budget, second: Budget) -> Budget:
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose budget it is."""
+    """A scope of a budget: a deployment, an agent (kind `session`), a run or a step."""
 
     id: str
     parent: str | None
@@ -146,9 +153,9 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Remaining(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left: the limit less what is spent and reserved. None where there is no limit.
+    """The amount that is left: the limit less what is spent and reserved. None is no limit.
 
-    Negative only where a provider reported more than was reserved. `by` names the scope whose limit
+    A figure is negative if more was spent than its limit allows. `by` names the scope whose limit
     each figure comes from.
     """
 
@@ -165,11 +172,11 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScopeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one scope stands. Its `remaining` is by its own limits only.
+    """The state of one scope. Its `remaining` follows from its own limits only.
 
-    `unpriced` counts the calls that are in no figure of `usd`, since nobody knew their price.
-    `deepest` is how many levels of runs there have been inside it. A scope that was left and still
-    has something reserved is `left`.
+    `unpriced` counts the calls that are in no figure of `usd`, because their price is unknown.
+    `deepest` is how many levels of runs there have been inside the scope. `left` is True for a
+    scope that was left while something was still reserved in it.
     """
 
     scope: Scope
@@ -183,7 +190,7 @@ class ScopeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit that was passed by what is already spent."""
+    """A limit that the amount already spent has passed."""
 
     scope: Scope
     dimension: Dimension
@@ -191,12 +198,16 @@ class Breach(msgspec.Struct, frozen=True, kw_only=True):
     spent: int
 
     def __str__(self) -> str:
-        spent, limit = shown(self.dimension, self.spent), shown(self.dimension, self.limit)
+        spent = figure_text(self.dimension, self.spent)
+        limit = figure_text(self.dimension, self.limit)
         return f"{self.scope}: {spent} {self.dimension} spent of {limit}"
 
 
 def tightest(first: Remaining, second: Remaining) -> Remaining:
-    """What is left under both, each figure with the scope it comes from."""
+    """Return the smaller figure of both in each dimension, with the scope it comes from.
+
+    Where only one has a limit, that one counts. If both are equal, `first` counts.
+    """
     left: dict[Dimension, int | None] = {}
     by: dict[Dimension, Scope] = {}
     for dimension in DIMENSIONS:
@@ -212,8 +223,8 @@ def tightest(first: Remaining, second: Remaining) -> Remaining:
     return Remaining(by=by, **left)
 
 
-def shown(dimension: Dimension, value: int) -> str:
-    """A figure in the units of its dimension."""
+def figure_text(dimension: Dimension, value: int) -> str:
+    """Return a figure as text in the units of its dimension."""
     return shown_usd(value) if dimension == "usd" else f"{value:,}"
 
 
@@ -234,14 +245,15 @@ def _whole(value: object, field: str) -> int | None:
     return int(value)
 
 
-# What budgets refuse, and how they are misused, sorted as in `tallystick.core.errors`.
+# The errors of budgets, in the families of `tallystick.core.errors`.
 
 
+# Also the mark by which `is_of_total` recognizes the detail of a run that the total stopped.
 _TOTAL = "tally total shows its limit and changes it"
 
 
 def is_of_total(detail: str) -> bool:
-    """Tell whether a run with this detail was stopped by the total of its ledger."""
+    """Return True if this detail says that the total of the ledger stopped the run."""
     return detail.endswith(_TOTAL)
 
 
@@ -259,28 +271,31 @@ class BudgetExhausted(Facts, Refused):
         todo = "raise its limit, or ask for less"
         if self.scope.kind == "deployment":
             todo = _TOTAL
-        needed, left = shown(self.dimension, self.needed), shown(self.dimension, self.left)
+        needed = figure_text(self.dimension, self.needed)
+        left = figure_text(self.dimension, self.left)
         return f"{self.dimension}: {needed} needed, {left} left in {self.scope}; {todo}"
 
 
+# Also the mark by which `is_overrun` recognizes the detail of such a run.
 _OVERRUN = "that were reserved as the most it could cost"
 
 
 def is_overrun(detail: str) -> bool:
-    """Tell whether a run with this detail ended by a call charged above its reservation."""
+    """Return True if this detail says that a charge above its reservation ended the run."""
     return _OVERRUN in detail
 
 
 class BudgetOverrun(BudgetExhausted):
-    """A call was charged more than its reservation, so its scopes pay for no further call.
+    """Refusal of a call because an earlier one was charged more than its reservation.
 
-    `left` is what was reserved for that call, `needed` what it was charged.
+    `left` is what was reserved for the earlier call, `needed` what it was charged.
     """
 
     code = "refused.overrun"
 
     def text(self) -> str:
-        charged, reserved = shown(self.dimension, self.needed), shown(self.dimension, self.left)
+        charged = figure_text(self.dimension, self.needed)
+        reserved = figure_text(self.dimension, self.left)
         return (
             f"{self.dimension}: a call was charged {charged}, more than the {reserved} {_OVERRUN}, "
             f"so {self.scope} cannot keep its limits with this provider; check that the provider "
@@ -301,7 +316,7 @@ class BudgetUnpriced(Facts, Refused):
 
 
 class LimitWouldRise(Facts, UsageError):
-    """A recorded limit would be raised by a caller that did not ask for that. Nothing changed."""
+    """A recorded limit would be raised without the caller asking for that. Nothing was changed."""
 
     code = "usage.limit_would_rise"
 
@@ -310,10 +325,11 @@ class LimitWouldRise(Facts, UsageError):
     after: int | None
 
     def text(self) -> str:
-        higher = "no limit" if self.after is None else shown(self.dimension, self.after)
+        higher = "no limit" if self.after is None else figure_text(self.dimension, self.after)
+        before = figure_text(self.dimension, self.before)
         return (
-            f"the recorded total is {shown(self.dimension, self.before)}, and {higher} is more; to "
-            "raise it for every process that uses this ledger, add --raise"
+            f"the recorded total is {before}, and {higher} is more; to raise it for every process "
+            "that uses this ledger, add --raise"
         )
 
 
@@ -332,7 +348,7 @@ class HoldAlive(Facts, Refused):
 
 
 class HoldExists(Facts, UsageError):
-    """An intent has a reservation already. Every attempt is an intent of its own."""
+    """An intent has a reservation already. Each attempt needs an intent of its own."""
 
     code = "usage.hold_exists"
     says = "run {run}, intent {intent} has a reservation already"

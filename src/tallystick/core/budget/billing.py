@@ -1,4 +1,4 @@
-"""What an attempt at a model call is charged: the rules from its outcome to its settlement.
+"""Decide what an attempt at a model call is charged, from its outcome.
 
     outcome                                          charged            flag
     replied, with usage that can be true             as reported
@@ -13,13 +13,13 @@
     in doubt                                         stays reserved
 
 A count above its bound spoils the whole report: a server that exchanges the counts of input and
-output reports too much of one and too little of the other. So each figure is the larger of what
-was reserved and what was reported. The tree then refuses the next call: no cap can be kept with a
-provider that bills more than the most that was asked of it.
+output reports too much of one and too little of the other. So each figure is the larger of what was
+reserved and what was reported. The tree then refuses the next call: no limit holds with a provider
+that bills more than the most that was asked of it.
 
 Known not to be billed is what never left this machine, and what was refused before any work:
-statuses 400, 401, 403, 404 and 429. Everything else may have been paid for, and then the worst case
-is what is charged: a cap holds only if doubt is on the side of the one who pays.
+statuses 400, 401, 403, 404 and 429. Everything else may be billed, and is charged at the worst
+case: a limit holds only if unknown costs count in full.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ BillingFlag = Literal[
 
 
 class UsageDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What a total is made of. Cached input is part of the input, reasoning part of the output."""
+    """The parts of a total. Cached input is part of the input, reasoning part of the output."""
 
     cache_read: int = 0
     cache_written: int = 0
     reasoning: int = 0
 
 
-# Of a report that contradicts itself, whatever it says in all.
+# Stands for a report that contradicts itself: no count can be negative, so it is never believed.
 IMPOSSIBLE = UsageDetails(cache_read=-1)
 
 
 class AttemptReplied(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.replied"):
-    """The reply came, whole. Usage that nobody reported is an estimate or None."""
+    """A reply that came whole. Usage that was not reported is an estimate or None."""
 
     usage: ModelUsage | None
     details: UsageDetails | None = None
 
 
 class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.failed"):
-    """No reply came. `billed` is False only where that is known."""
+    """An attempt without a reply. `billed` is False only if that is known."""
 
     reason: str
     billed: bool
@@ -79,6 +79,7 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.fail
 
     @classmethod
     def of(cls, event: ModelFailed, *, details: UsageDetails | None = None) -> AttemptFailed:
+        """Return the outcome that a record of a failed call stands for."""
         return cls(
             reason=event.reason,
             billed=event.billed,
@@ -89,13 +90,13 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.fail
 
 
 class AttemptCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.cancelled"):
-    """We stopped it. `sent` says whether anything may have left this machine."""
+    """An attempt that we stopped. `sent` is True if anything may have left this machine."""
 
     sent: bool
 
 
 class AttemptInDoubt(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.in_doubt"):
-    """It was begun, and whoever began it died. Until it is resolved, it stays reserved."""
+    """An attempt whose process died during it. It stays reserved until it is resolved."""
 
 
 Outcome = AttemptReplied | AttemptFailed | AttemptCancelled | AttemptInDoubt
@@ -104,7 +105,7 @@ Priced = Callable[[ModelUsage, UsageDetails | None], int | None]
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a reservation, and what is charged for the attempt.
+    """The fate of a reservation, and the charge for its attempt.
 
     `figures` says where the charge comes from; `held` and `returned` charge nothing.
     """
@@ -118,17 +119,21 @@ _NOTHING = Charge(usd=0)
 
 
 def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement:
-    """Settle an attempt for which `worst` was reserved: input bound, output cap and their price."""
+    """Return what an attempt is charged, for which `worst` was reserved.
+
+    `worst` is the bound of its input, its output cap, and their price. `priced` returns the price
+    of reported usage in nano-dollars, or None if it is unknown. Nothing is changed.
+    """
     match outcome:
         case AttemptReplied(usage=usage, details=details):
             flag = _objection(usage, details)
             if usage is None or flag is not None:
-                return _as_reserved(worst, flag or "usage_missing")
-            return _as_reported(worst, usage, details, priced)
+                return _charge_reserved(worst, flag or "usage_missing")
+            return _charge_reported(worst, usage, details, priced)
         case AttemptFailed():
-            return _failed(worst, outcome, priced)
+            return _settle_failure(worst, outcome, priced)
         case AttemptCancelled(sent=sent):
-            return _as_reserved(worst, "cancelled") if sent else _returned(worst)
+            return _charge_reserved(worst, "cancelled") if sent else _refund(worst)
         case AttemptInDoubt():
             return Settlement(figures="held", charge=_NOTHING)
         case _:
@@ -136,7 +141,11 @@ def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement
 
 
 def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> list[Breach]:
-    """Do to a reservation what its settlement says."""
+    """Settle or release a reservation in the tree, and return the limits that are then passed.
+
+    A settlement that stays `held` changes nothing. Raise `ReservationClosed` if the reservation was
+    closed before.
+    """
     match settled.figures:
         case "reported" | "reserved":
             return tree.settle(reservation, Amount.of_charge(settled.charge))
@@ -149,16 +158,17 @@ def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> li
             assert_never(settled.figures)
 
 
-def _failed(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement:
+def _settle_failure(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement:
+    """Return what a failed attempt is charged: nothing, as reported, or at least as reserved."""
     usage, details = outcome.usage, outcome.details
     said = usage is not None and _objection(usage, details) is None
-    # A status that stands for work done is believed before a flag that denies it.
+    # Both must say so: a status that is not in `UNBILLED` may have been billed whatever the flag.
     free = not outcome.billed and (outcome.status is None or outcome.status in UNBILLED)
     if usage is None or not said:
-        return _returned(worst) if free else _as_reserved(worst, "unknown_outcome")
-    reported = _as_reported(worst, usage, details, priced)
+        return _refund(worst) if free else _charge_reserved(worst, "unknown_outcome")
+    reported = _charge_reported(worst, usage, details, priced)
     if free:
-        return _flagged(reported, "billed_after_all")
+        return _with_flag(reported, "billed_after_all")
     if outcome.reason == "content_policy":
         # The provider finished the call and withheld its text; the report is of the whole of it.
         return reported
@@ -171,7 +181,7 @@ def _failed(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement
 
 
 def _objection(usage: ModelUsage | None, details: UsageDetails | None) -> BillingFlag | None:
-    """Why a report cannot be the truth."""
+    """Return the flag of a report that cannot be true, or None if it can."""
     if usage is None or not usage.reported:
         return "usage_missing"
     if usage.tokens_in < 0 or usage.tokens_out < 0:
@@ -189,8 +199,8 @@ def _possible(usage: ModelUsage, details: UsageDetails) -> bool:
     )
 
 
-def _returned(worst: Charge) -> Settlement:
-    """Charge nothing. Without a known price that is no sum of money either.
+def _refund(worst: Charge) -> Settlement:
+    """Charge nothing. Without a known price, the charge is unknown and not zero.
 
     A zero here, added to calls whose price is unknown, would show their cost as $0.00.
     """
@@ -198,16 +208,20 @@ def _returned(worst: Charge) -> Settlement:
     return Settlement(figures="returned", charge=charge)
 
 
-def _as_reserved(worst: Charge, flag: BillingFlag) -> Settlement:
+def _charge_reserved(worst: Charge, flag: BillingFlag) -> Settlement:
     return Settlement(figures="reserved", charge=worst, flags=(flag,))
 
 
-def _as_reported(
+def _charge_reported(
     worst: Charge, usage: ModelUsage, details: UsageDetails | None, priced: Priced
 ) -> Settlement:
+    """Charge the reported usage.
+
+    If a figure is above its bound, charge the larger of both in each.
+    """
     usd = priced(usage, details)
     if usd is None:
-        # A price that was known before and is not now: the worst case is still a bound.
+        # The price was known before and is not now: the worst case is still a bound.
         usd = worst.usd
     charge = msgspec.structs.replace(
         worst, usd=usd, tokens_in=usage.tokens_in, tokens_out=usage.tokens_out
@@ -234,5 +248,5 @@ def _largest(worst: Charge, reported: Charge) -> Charge:
     )
 
 
-def _flagged(settled: Settlement, flag: BillingFlag) -> Settlement:
+def _with_flag(settled: Settlement, flag: BillingFlag) -> Settlement:
     return msgspec.structs.replace(settled, flags=(*settled.flags, flag))

@@ -1,15 +1,15 @@
-"""The budget tree: nested scopes, what they have spent, and what is reserved in them.
+"""Keep the budget tree: nested scopes, what they have spent, and what is reserved in them.
 
 Rule 1: limit = remaining + reserved + spent, in every scope and dimension, after every action. A
-child is a cap and not a gift: nothing moves into it, so whatever happens in it happens in every
-scope around it too, and a tree cannot spend more than its root may, however wide it is.
+child is a cap and not a gift: nothing moves into it. What is used in it is used in every scope
+around it too, so a tree cannot spend more than its root may, however wide it is.
 Rule 2: a request may be refused, and then nothing has changed. `reserve` and `enter` are requests.
-Rule 3: a charge is a fact. `settle` and `spend` record it in every scope first, and then say which
-limits it passed; a scope that is over any of its limits reserves nothing more. Nor does a scope
-that limits tokens or money after a charge above its reservation: a provider that bills more than
-the most that was reserved can bill anything, and no limit holds with it.
-Rule 4: unknown is not zero. Where money is limited, a call without a known price is refused, or
-let through as waived and counted apart; a price that stays unknown settles at what was reserved.
+Rule 3: a charge is a fact. `settle` and `spend` record it in every scope first, and then return
+which limits it passed; a scope that is over any of its limits reserves nothing more. Nor does a
+scope that limits tokens or money after a charge above its reservation. A provider that bills more
+than the most that was reserved can bill anything, and no limit holds with it.
+Rule 4: unknown is not zero. If money is limited, a call without a known price is refused, or let
+through as waived and counted apart. A price that stays unknown settles at what was reserved.
 
 The tree reads no clock and takes no lock; callers that share one hold a lock of their own. Scopes
 that several processes share are rows in the ledger's file, kept by the same rules.
@@ -42,7 +42,7 @@ from tallystick.core.budget.amount import (
     ScopeUnknown,
 )
 
-# Scopes and amounts as rows of figures, for whoever keeps a budget's sums.
+# Scopes and amounts as rows of figures: for this tree, and for the scopes in a ledger's file.
 
 
 _PARENTS: dict[ScopeKind, frozenset[ScopeKind | None]] = {
@@ -57,7 +57,10 @@ _counted = attrgetter(*COUNTED)
 
 
 def figures_of(amount: Amount) -> tuple[int, ...]:
-    """An amount as figures in the order of `COUNTED`, with zero for money that is not known."""
+    """Return an amount as figures in the order of `COUNTED`, with zero for unknown money.
+
+    Raise `NegativeAmount` if one is below zero.
+    """
     figures = tuple(each or 0 for each in _counted(amount))
     if min(figures) < 0:
         place = next(place for place, figure in enumerate(figures) if figure < 0)
@@ -66,7 +69,10 @@ def figures_of(amount: Amount) -> tuple[int, ...]:
 
 
 def caps_of(budget: Budget) -> tuple[tuple[int, int], ...]:
-    """The places of the dimensions that have a limit, each with its limit."""
+    """Return the limits of a budget, each with the place of its dimension in `COUNTED`.
+
+    Depth is not among them: it is a level and no sum.
+    """
     return tuple(
         (place, limit)
         for place, dimension in enumerate(COUNTED)
@@ -77,9 +83,10 @@ def caps_of(budget: Budget) -> tuple[tuple[int, int], ...]:
 def exhausted(
     lefts: Iterable[tuple[int, int, Scope]], wanted: Sequence[int]
 ) -> BudgetExhausted | None:
-    """The refusal of what does not fit: its first dimension, and there the tightest scope.
+    """Return the refusal of an amount that does not fit, or None if it does.
 
-    `lefts` are places of dimensions, what is left there, and in which scope.
+    It names the first dimension that is short, and there the scope with the least left. `lefts` are
+    places of dimensions, what is left there, and in which scope.
     """
     short = [found for found in lefts if wanted[found[0]] > found[1]]
     if not short:
@@ -89,7 +96,10 @@ def exhausted(
 
 
 def check_place(scope: str, kind: ScopeKind, *, within: ScopeKind | None) -> None:
-    """Raise `InvalidScope` unless a scope of this kind may stand inside one of that kind."""
+    """Raise `InvalidScope` unless a scope of `kind` may be inside one of the kind `within`.
+
+    `within` None is no scope around it.
+    """
     if within not in _PARENTS[kind]:
         why = f"a {kind} does not stand in a {within}"
         raise InvalidScope(scope=scope, why=why)
@@ -105,7 +115,7 @@ def row_of(
     deepest: int = 0,
     left: bool = False,
 ) -> ScopeRow:
-    """The row of a scope from its figures, which are in the order of `COUNTED`."""
+    """Return the row of a scope from its figures, which are in the order of `COUNTED`."""
     rest: dict[Dimension, int | None] = {"depth": limit.depth}
     for place, cap in caps_of(limit):
         rest[COUNTED[place]] = cap - spent[place] - reserved[place]
@@ -122,10 +132,10 @@ def row_of(
     )
 
 
-# How long a reply may be so that what is left still pays for it.
+# The length of a reply that the rest of a budget still pays for.
 #
-# Rule: a price is asked for the worst that a call can cost with so much input and at most so much
-# output: reasoning, price bands and cache writes included. More output never costs less.
+# Rule: a `WorstUsd` returns the most that a call can cost with this input and at most this output:
+# reasoning, price bands and cache writes included. More output never costs less.
 
 
 # Input tokens and the output cap to nano-dollars, rounded up.
@@ -141,11 +151,11 @@ def affordable_output(
     price: WorstUsd | None,
     usd_waived: bool = False,
 ) -> int:
-    """The largest output cap, up to the one that is wanted, that tokens and money still pay for.
+    """Return the largest output cap, up to the wanted one, that tokens and money still pay for.
 
-    Raises `BudgetExhausted` if that is less than `tokens_out_min`, or than what is wanted if that
-    is less still: a reply cut so short is paid for and of no use. A price of None is not known;
-    where money is limited that is refused, unless the limit is waived.
+    Raise `BudgetExhausted` if that is less than `tokens_out_min`, or than the wanted cap if that
+    one is smaller: a reply cut so short is paid for and of no use. A price of None is unknown. If
+    money is limited, that raises `BudgetUnpriced`, unless the limit is waived.
     """
     least = min(tokens_out_min, tokens_out_wanted)
     cap = tokens_out_wanted
@@ -169,7 +179,7 @@ def affordable_output(
 
 
 def _largest(price: WorstUsd, *, tokens_in: int, paid: int, cap: int, usd: int) -> int:
-    """The largest output up to `cap` that `usd` pays for, where it does pay for `paid`."""
+    """Return the largest output up to `cap` that `usd` pays for, where it does pay for `paid`."""
     if price(tokens_in, cap) <= usd:
         return cap
     # Between a cap that is paid for and one that is not. Bands make the price a staircase, so it is
@@ -197,10 +207,12 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class _Node:
+    """A scope that is open, or left with something reserved in it."""
+
     scope: Scope
     # This one first, the root last.
     chain: tuple[_Node, ...]
-    # How many runs stand around it, of which the first is no level.
+    # How many runs are around it, not counting the first.
     level: int
     limit: Budget
     # Where there is a limit: the place of its dimension, and the limit.
@@ -217,11 +229,11 @@ class _Node:
 
 
 class BudgetTree:
-    """Scopes that enclose each other, by ids that the caller gives."""
+    """The scopes of a process and their sums, by ids that the caller gives."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
-        # With the figures that are not zero, by their places.
+        # Each with its figures that are not zero, by their places in `COUNTED`.
         self._open: dict[int, tuple[Reservation, _Node, list[tuple[int, int]]]] = {}
         self._made = 0
 
@@ -230,10 +242,15 @@ class BudgetTree:
     def enter(
         self, scope: str, *, parent: str | None, budget: Budget, kind: ScopeKind, name: str
     ) -> None:
-        """Open a scope inside another. A run inside a run needs a level of depth."""
+        """Open a scope inside another. A run inside a run needs a level of depth.
+
+        Raise `InvalidScope` if the scope is open or may not be inside the parent. Raise
+        `ScopeUnknown` if the parent is not open, and `BudgetExhausted` if a limit of depth is
+        reached.
+        """
         if scope in self._nodes:
             raise InvalidScope(scope=scope, why="it is open already")
-        around = None if parent is None else self._entered(parent)
+        around = None if parent is None else self._open_node_of(parent)
         check_place(scope, kind, within=None if around is None else around.scope.kind)
         chain = () if around is None else around.chain
         level = 0 if around is None else around.level
@@ -255,13 +272,13 @@ class BudgetTree:
         self._nodes[scope] = node
 
     def leave(self, scope: str) -> ScopeRow:
-        """Close a scope and return where it stands.
+        """Close a scope and return its last row. Raise `InvalidScope` if scopes inside it are open.
 
         What is still reserved in it stays reserved, here and around it, until it is settled or
         released; only then is the scope forgotten. So an error on its way out is not hidden behind
-        a complaint of this method.
+        a complaint of this method. A scope that is not open raises `ScopeUnknown`.
         """
-        node = self._entered(scope)
+        node = self._open_node_of(scope)
         if node.children:
             raise InvalidScope(scope=scope, why=f"{node.children} scopes inside it are open")
         node.left = True
@@ -272,15 +289,20 @@ class BudgetTree:
         return _row(node)
 
     def rearm(self, scope: str, budget: Budget) -> None:
-        """Give a scope other limits. What is spent and reserved stays; an overrun is forgotten."""
-        node = self._entered(scope)
+        """Replace the limits of a scope. Its sums stay; an overrun is forgotten."""
+        node = self._open_node_of(scope)
         node.limit, node.caps, node.overrun = budget, caps_of(budget), None
 
     # -- requests ------------------------------------------------------------------------------
 
     def reserve(self, scope: str, worst: Amount, *, usd_waived: bool = False) -> Reservation:
-        """Hold `worst` in this scope and every scope around it, or refuse and hold nothing."""
-        node = self._entered(scope)
+        """Reserve `worst` in this scope and every scope around it, or raise and reserve nothing.
+
+        Raise `BudgetExhausted` if a limit would be passed, `BudgetOverrun` after a charge above its
+        reservation, and `BudgetUnpriced` if money is limited, `worst.usd` is None and `usd_waived`
+        is False. Raise `ScopeUnknown` if the scope is not open.
+        """
+        node = self._open_node_of(scope)
         figures = figures_of(worst)
         refused = _refusal(node, figures, unpriced=worst.usd is None and not usd_waived)
         if refused is not None:
@@ -299,8 +321,8 @@ class BudgetTree:
     def refusal(
         self, scope: str, worst: Amount, *, usd_waived: bool = False
     ) -> BudgetExhausted | BudgetUnpriced | None:
-        """Why `reserve` would refuse this, None if it would not."""
-        node = self._entered(scope)
+        """Return the error that `reserve` would raise for this, or None if it would reserve."""
+        node = self._open_node_of(scope)
         return _refusal(node, figures_of(worst), unpriced=worst.usd is None and not usd_waived)
 
     def affordable_output(
@@ -313,7 +335,10 @@ class BudgetTree:
         price: WorstUsd | None,
         usd_waived: bool = False,
     ) -> int:
-        """The largest output cap that this scope and all around it still pay for."""
+        """Return the largest output cap that this scope and all around it still pay for.
+
+        Raise as the function of this name does.
+        """
         return affordable_output(
             self.remaining(scope),
             tokens_in=tokens_in,
@@ -326,7 +351,11 @@ class BudgetTree:
     # -- facts ---------------------------------------------------------------------------------
 
     def settle(self, reservation: Reservation, actual: Amount) -> list[Breach]:
-        """Put what was really used in the place of what was reserved; then say what is over."""
+        """Replace a reservation by what was used, and return every limit that is then passed.
+
+        An unknown price is charged as reserved, if that is known, and else counted as unpriced.
+        Raise `ReservationClosed` if the reservation is not open.
+        """
         worst = reservation.amount
         if actual.usd is None and worst.usd is not None:
             actual = msgspec.structs.replace(actual, usd=worst.usd)
@@ -340,24 +369,31 @@ class BudgetTree:
         return _breaches(node)
 
     def release(self, reservation: Reservation) -> None:
-        """Give back what was reserved for an attempt that is known to have cost nothing."""
+        """Return what was reserved for an attempt that is known to have cost nothing.
+
+        Raise `ReservationClosed` if the reservation is not open.
+        """
         self._close(reservation)
 
     def spend(self, scope: str, amount: Amount, *, below: str | None = None) -> list[Breach]:
-        """Record what needed no reservation: turns, fuel, time. Then say what is over.
+        """Record what needed no reservation (turns, fuel, time), and return every limit it passed.
 
-        With `below`, only in the scopes inside that one: it has it already.
+        With `below`, it is recorded only in the scopes inside that one, which has it already. Raise
+        `ScopeUnknown` if there is no such scope.
         """
         used = figures_of(amount)
-        node = self._known(scope)
+        node = self._node_of(scope)
         _record(node, used, unpriced=amount.usd is None, below=below)
         return _breaches(node)
 
     # -- views ---------------------------------------------------------------------------------
 
     def remaining(self, scope: str) -> Remaining:
-        """What is left in each dimension, by the tightest of this scope and all around it."""
-        node = self._known(scope)
+        """Return what is left in each dimension, with the scope that limits it.
+
+        That is the tightest one of the scope and those around it.
+        """
+        node = self._node_of(scope)
         left: dict[Dimension, int | None] = {}
         by: dict[Dimension, Scope] = {}
         for place, figure, owner in _lefts(node):
@@ -370,38 +406,45 @@ class BudgetTree:
 
     def around(self, scope: str) -> tuple[str, ...]:
         """Return the ids of a scope and of those around it, the nearest first."""
-        return tuple(each.scope.id for each in self._known(scope).chain)
+        return tuple(each.scope.id for each in self._node_of(scope).chain)
 
     def has(self, scope: Scope) -> bool:
-        """Tell whether a scope, as an error names it, is one of this tree: ids repeat in others."""
+        """Return True if this very scope object is in this tree: ids repeat in other trees."""
         node = self._nodes.get(scope.id)
         return node is not None and node.scope is scope
 
     def reserved(self, scope: str, dimension: Dimension) -> int:
-        """Return how much of a dimension is reserved in a scope."""
-        node = self._known(scope)
+        """Return how much of a dimension is reserved in a scope; of depth, 0."""
+        node = self._node_of(scope)
         return node.reserved[COUNTED.index(dimension)] if dimension in COUNTED else 0
 
     def rows(self) -> list[ScopeRow]:
-        """Where every open scope stands, in the order they were entered."""
+        """Return the row of every scope, in the order they were entered.
+
+        A scope that was left is among them while something is reserved in it.
+        """
         return [_row(node) for node in self._nodes.values()]
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _known(self, scope: str) -> _Node:
+    def _node_of(self, scope: str) -> _Node:
         node = self._nodes.get(scope)
         if node is None:
             raise ScopeUnknown(scope=scope)
         return node
 
-    def _entered(self, scope: str) -> _Node:
-        node = self._known(scope)
+    def _open_node_of(self, scope: str) -> _Node:
+        node = self._node_of(scope)
         if node.left:
             raise ScopeUnknown(scope=scope)
         return node
 
     def _close(self, reservation: Reservation) -> _Node:
-        """Take a reservation out of every scope; those that waited for it are forgotten."""
+        """Take a reservation out of every scope around it.
+
+        A scope that was left is forgotten with its last reservation. Raise `ReservationClosed` if
+        the reservation is not open.
+        """
         found = self._open.get(reservation.id)
         if found is None or found[0] is not reservation:
             raise ReservationClosed(
@@ -441,6 +484,10 @@ def _check_depth(chain: tuple[_Node, ...], level: int) -> None:
 def _refusal(
     node: _Node, wanted: Sequence[int], *, unpriced: bool
 ) -> BudgetExhausted | BudgetUnpriced | None:
+    """Return the error for an amount that does not fit the scope and all around it, or None.
+
+    A limit that is passed already refuses every amount, also nothing.
+    """
     for each in node.chain:
         spent, reserved = each.spent, each.reserved
         # Every limit, also where nothing is wanted: a scope that is over one has to stop.
@@ -460,7 +507,10 @@ def _refusal(
 
 
 def _overrun(worst: Amount, actual: Amount) -> tuple[Dimension, int, int] | None:
-    """The dimension in which a charge is above its reservation, with both figures."""
+    """Return the dimension in which a charge is above its reservation, with both figures.
+
+    None if there is no such dimension; an unknown price is not compared.
+    """
     if actual.tokens > worst.tokens:
         return "tokens", worst.tokens, actual.tokens
     if worst.usd is not None and actual.usd is not None and actual.usd > worst.usd:
@@ -488,7 +538,7 @@ def _record(
 
 
 def _breaches(node: _Node) -> list[Breach]:
-    """Every limit that is passed, the innermost scope first."""
+    """Return every limit that is passed, the innermost scope first."""
     breaches = []
     for each in node.chain:
         spent = each.spent

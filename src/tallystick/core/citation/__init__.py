@@ -1,1 +1,1 @@
-"""Citations: where an answer's words stand in the data it is from."""
+"""Find the places in the data that an answer's words are from, and check what the answer claims."""

@@ -1,13 +1,13 @@
-"""An answer against the documents it is from: places of its words, and what it claims in vain.
+"""Check an answer against its documents: cite the places of its words, and list its false claims.
 
-Rule 1: a quotation is checked if its words stand in a document byte for byte, as whole words. Where
+Rule 1: a quotation is checked if its words are in a document byte for byte, as whole words. If
 either has a line end between two words, any whitespace there is as good as any other; nothing but
 whitespace is. A mark at its end (`.,;:!?`) may be the answer's own.
-Rule 2: one with a place has to begin on the lines that are named; one without is cited where it
-stands first. A place alone is checked if there are such lines and something stands on them.
-Rule 3: what is cited is read from the document: its bytes, its lines, its words. What does not
-check is named with the reason.
-Rule 4: words of the rest of the answer are cited where they stand, by the rules below.
+Rule 2: one with a place has to begin on the lines that are named; one without is cited at its first
+occurrence. A place alone is checked if there are such lines and they are not blank.
+Rule 3: a citation is read from the document: its bytes, its lines, its words. A claim that cannot
+be confirmed is listed with the reason.
+Rule 4: words of the rest of the answer are cited where they occur, by the rules below.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ from tallystick.core.citation.claims import (
 )
 from tallystick.core.json_text import read_json
 
-# Where an answer's words stand in the data: places that can be checked against the bytes.
+# The places of an answer's words in the data, which can be checked against the bytes.
 #
-# Words are a run of the answer's that stands in the data just so. They count only if they could not
-# stand there by chance: they have a capital or a digit, they are not from the question, and a
-# number has at least five digits. The lines that hold the most of them are cited, of those the ones
-# that have the most words of the question, if they are few; what stands on many lines points
-# nowhere.
+# Words are a run of the answer's words that is in the data exactly so. They count only if they
+# could not be there by chance: they have a capital or a digit, they are not from the question, and
+# a number has at least five digits. The lines that have the most of them are cited, of those the
+# ones that have the most words of the question, if they are few; words on many lines point to none.
 #
-# An answer that was computed (a count, a sum) stands nowhere, and is not cited. What an answer
-# itself says of where it is from is in `claims`.
+# An answer that was computed (a count, a sum) is not in the data, and is not cited. The sources
+# that an answer itself names are in `claims`.
 
 
 _QUOTED_MAX = 12
 _WORDS_MAX = 60
-# Of one run of words: in one document, and in all.
+# The most places of one run of words: in one document, and in all.
 _PLACES_MAX = 2_000
 _PLACES_TOTAL_MAX = 20_000
 _CITED_MAX = 3
@@ -60,7 +59,7 @@ _EDGES = " \t\n.,;:!?'\"()[]{}`*"
 
 
 class Citation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Words of a named document: their line, counted from one, their bytes, and what stands there.
+    """Words of a named document: their line, counted from one, their bytes, and their text.
 
     `line_end` is the line that they end on, if that is another.
     """
@@ -78,8 +77,11 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return str(self.line) if self.line_end is None else f"{self.line}-{self.line_end}"
 
 
-def checked(citation: Citation, documents: Documents) -> bool:
-    """Whether the quoted words stand at the cited bytes, and those on the cited lines."""
+def is_correct(citation: Citation, documents: Documents) -> bool:
+    """Return True if the quoted words are at the cited bytes, and those on the cited lines.
+
+    False also if checking would take too long.
+    """
     if citation.name not in documents.names or not 0 <= citation.start <= citation.end:
         return False
     if citation.end > documents.size(citation.name):
@@ -91,7 +93,7 @@ def checked(citation: Citation, documents: Documents) -> bool:
 
 
 def citation_of(documents: Documents, name: str, start: int, end: int) -> Citation:
-    """The citation of some bytes."""
+    """Return the citation of some bytes. Raise `TooMuch` if counting lines would take too long."""
     line = documents.line_of(name, start)
     more = documents.breaks(name, start, end)
     return Citation(
@@ -105,9 +107,9 @@ def citation_of(documents: Documents, name: str, start: int, end: int) -> Citati
 
 
 def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[Citation, ...]:
-    """The lines that hold the most of an answer's words, at most three.
+    """Return citations of the lines that have the most of an answer's words, at most three.
 
-    None where looking for them would take too long.
+    There are none if more lines qualify, or if the search would take too long.
     """
     try:
         return _citations(answer, question, documents)
@@ -116,6 +118,7 @@ def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[C
 
 
 def _citations(answer: str, question: str, documents: Documents) -> tuple[Citation, ...]:
+    """Cite the lines with the most of the answer's words, as `citations_of` describes."""
     held: dict[tuple[str, int], _Line] = {}
     for words, standing in _runs(answer, question, documents):
         count = 0
@@ -130,7 +133,7 @@ def _citations(answer: str, question: str, documents: Documents) -> tuple[Citati
                 break
     most = max((len(line.words) for line in held.values()), default=0)
     best = [where for where, line in held.items() if len(line.words) == most]
-    # Of lines that hold as much of the answer, those that speak of what was asked.
+    # Of lines with as much of the answer, take those with the most words of the question.
     asked = {*_LONG_WORD.findall(question.lower())}
     spoken = {
         (name, start): len(asked & {*_LONG_WORD.findall(_line(documents, name, start).lower())})
@@ -146,7 +149,7 @@ def _citations(answer: str, question: str, documents: Documents) -> tuple[Citati
 
 @dataclass(slots=True)
 class _Line:
-    """The words on a line, and where the first that were found stand."""
+    """The words on a line, and the place of the first that were found."""
 
     first: int
     words: set[bytes] = field(default_factory=set)
@@ -160,7 +163,7 @@ def _line(documents: Documents, name: str, start: int) -> str:
 def _runs(
     answer: str, question: str, documents: Documents
 ) -> Iterator[tuple[bytes, dict[str, int]]]:
-    """The longest runs of words that stand somewhere, from left to right; where each does first."""
+    """Yield the longest runs of words that occur in the data, with their first places."""
     words = [match.span() for match in _WORD.finditer(answer)][:_WORDS_MAX]
     asked = question.lower()
     taken: set[str] = set()
@@ -170,28 +173,28 @@ def _runs(
         standing = dict.fromkeys(documents.names, 0)
         for last in range(at, len(words)):
             run = answer[words[at][0] : words[last][1]].strip(_EDGES)
-            # A longer run begins like a shorter one, so it stands where that does, or nowhere.
-            found = _standing(documents, run, standing) if run else {}
+            # A longer run begins with a shorter one, so it can only be at the places of that one.
+            found = _first_places(documents, run, standing) if run else {}
             if not found:
                 break
             longest, after, standing = run, last + 1, found
-        if _telling(longest) and longest.lower() not in asked and longest not in taken:
+        if _is_telling(longest) and longest.lower() not in asked and longest not in taken:
             taken.add(longest)
-            yield _raw(longest), standing
+            yield _bytes_of(longest), standing
         at = after
 
 
-def _standing(documents: Documents, run: str, within: dict[str, int]) -> dict[str, int]:
-    raw = _raw(run)
+def _first_places(documents: Documents, run: str, within: dict[str, int]) -> dict[str, int]:
+    raw = _bytes_of(run)
     found = {name: documents.find(name, raw, start) for name, start in within.items()}
     return {name: place for name, place in found.items() if place >= 0}
 
 
-def _raw(text: str) -> bytes:
+def _bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _telling(words: str) -> bool:
+def _is_telling(words: str) -> bool:
     digits = sum(each.isdigit() for each in words)
     letters = any(each.isalpha() for each in words)
     if not letters:
@@ -209,9 +212,9 @@ def _places(documents: Documents, name: str, words: bytes, first: int) -> Iterat
 
 
 def line_part(documents: Documents, name: str, low: int, place: int) -> tuple[int, int]:
-    """The bytes of a line, or of a long one those around the words that were found."""
+    """Return the bytes of a line, or of a long one those around the words that were found."""
     reach = _QUOTE_CHARS_MAX * _CHARACTER_BYTES
-    end = _cut(documents, name, low, reach)
+    end = _end_of_quote(documents, name, low, reach)
     if documents.read(name, end, end + 1) in (b"", b"\n"):
         return low, end
     # A third of the quote stands before the words.
@@ -222,22 +225,22 @@ def line_part(documents: Documents, name: str, low: int, place: int) -> tuple[in
         before = before.lstrip(bytes(range(0x80, 0xC0)))
     shown = _characters(before)[-(_QUOTE_CHARS_MAX // 3) :]
     start = place - len(shown.encode("utf-8", "surrogateescape"))
-    return start, _cut(documents, name, start, reach)
+    return start, _end_of_quote(documents, name, start, reach)
 
 
-def _cut(documents: Documents, name: str, start: int, reach: int) -> int:
-    """Where the line ends, or as many of its characters as are quoted."""
+def _end_of_quote(documents: Documents, name: str, start: int, reach: int) -> int:
+    """Return the end of a line, or the end of as many of its characters as are quoted."""
     raw, _, _ = documents.read(name, start, start + reach).partition(b"\n")
     shown = _characters(raw)[:_QUOTE_CHARS_MAX]
     return start + len(shown.encode("utf-8", "surrogateescape"))
 
 
 def _characters(raw: bytes) -> str:
-    """Bytes as characters that become the same bytes again, whatever they are."""
+    """Decode bytes so that encoding gives the same bytes again, even if they are not UTF-8."""
     return raw.decode("utf-8", "surrogateescape")
 
 
-# An answer against the documents it is from: what of it is cited, and what it claims in vain.
+# An answer against its documents: the citations, and the claims that cannot be confirmed.
 
 
 _CLAIMS_CHECKED_MAX = 32
@@ -247,15 +250,15 @@ _JSON_CHARS_MAX = 1_000_000
 _LEAVES_MAX = 1_000
 _WHITE = b" \t\r\n\x0b\x0c"
 _GAP = re.compile(rf"([{_WHITE.decode()}]+)")
-# The line end itself is asked for: so there is one way only to match, and no way back.
+# Only one way to match: the blanks before the line end, the line end, the whitespace after it.
 _BROKEN = rb"[ \t\r\x0b\x0c]*+\n[ \t\r\n\x0b\x0c]*+"
 _ANY_WHITE = rb"[ \t\r\n\x0b\x0c]++"
 _ENDING = ".,;:!?"
-# By so much the whitespace of a document may be longer than that of a quotation.
+# The whitespace of a document may be longer than that of a quotation by at most this much.
 _SPACES_BYTES_MAX = 2_048
-# To compare a word takes as long as to look through so many bytes.
+# Comparing a word takes as long as searching this many bytes.
 _WALK_BYTES = 512
-# How rare a word is, is seen in the beginning of a document.
+# The rarest word is chosen by its count in the beginning of a document.
 _SAMPLE_BYTES = 262_144
 _CUT_BEFORE = re.compile(rb"[0-9A-Za-z]{2}\Z|[0-9][.,][0-9]\Z")
 _CUT_BEHIND = re.compile(rb"[0-9A-Za-z]{2}|[0-9][.,][0-9]")
@@ -263,14 +266,14 @@ _NOWHERE = "stands nowhere in the data"
 
 
 class Unchecked(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer says of where it is from and could not be checked, and why."""
+    """A claim of an answer about its source that could not be confirmed, and the reason."""
 
     claim: str
     why: str
 
 
 class Cited(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands in the documents, and what does not."""
+    """The citations of an answer, and its claims that could not be confirmed."""
 
     citations: tuple[Citation, ...] = ()
     unchecked: tuple[Unchecked, ...] = ()
@@ -279,9 +282,10 @@ class Cited(msgspec.Struct, frozen=True, kw_only=True):
 def cited_in(
     answer: str, *, question: str, documents: Documents, claimed: bool = True, typed: bool = False
 ) -> Cited:
-    """Check an answer. `claimed` is False for one that is only what a program printed last.
+    """Check an answer and return its citations. No document, no result.
 
-    A `typed` answer is JSON, whatever its kind.
+    `claimed` is False for one that is only the last output of a program: then it makes no claims. A
+    `typed` answer is JSON, whatever its type. At most 32 claims are checked.
     """
     if not documents.names:
         return Cited()
@@ -295,20 +299,20 @@ def cited_in(
     citations: list[Citation] = []
     unchecked: list[Unchecked] = []
     for claim in claims[:_CLAIMS_CHECKED_MAX]:
-        outcome = _checked(claim, names, documents)
+        outcome = _check_claim(claim, names, documents)
         if isinstance(outcome, Citation):
             citations.append(outcome)
         elif outcome is not None:
-            unchecked.append(Unchecked(claim=_shown(claim.said), why=outcome))
+            unchecked.append(Unchecked(claim=_excerpt(claim.said), why=outcome))
     if len(claims) > _CLAIMS_CHECKED_MAX:
         more = f"{len(claims) - _CLAIMS_CHECKED_MAX:,} more claims"
         unchecked.append(Unchecked(claim=more, why=f"only {_CLAIMS_CHECKED_MAX} are looked at"))
     citations += citations_of("\n".join(rest), question=question, documents=documents)
-    return Cited(citations=_once(citations), unchecked=tuple(dict.fromkeys(unchecked)))
+    return Cited(citations=_drop_contained(citations), unchecked=tuple(dict.fromkeys(unchecked)))
 
 
-def _once(citations: Sequence[Citation]) -> tuple[Citation, ...]:
-    """Without those that another one has in it."""
+def _drop_contained(citations: Sequence[Citation]) -> tuple[Citation, ...]:
+    """Return the citations without those that another one contains."""
     kept: list[Citation] = []
     for each in citations:
         held = (other for other in kept if other.name == each.name)
@@ -317,15 +321,15 @@ def _once(citations: Sequence[Citation]) -> tuple[Citation, ...]:
     return tuple(kept)
 
 
-def _shown(said: str) -> str:
+def _excerpt(said: str) -> str:
     return said if len(said) <= _SHOWN_CHARS_MAX else f"{said[: _SHOWN_CHARS_MAX - 3]}..."
 
 
-# -- what is read of an answer -----------------------------------------------------------------
+# -- texts of an answer ------------------------------------------------------------------------
 
 
 def _texts(answer: str, *, typed: bool) -> list[str]:
-    """An answer as it is, or what stands in one that is JSON."""
+    """Return an answer as it is, or the strings and numbers in one that is JSON."""
     if len(answer) <= _JSON_CHARS_MAX and (typed or answer.lstrip()[:1] in ("{", "[")):
         try:
             return list(_leaves(read_json(answer)))[:_LEAVES_MAX]
@@ -353,24 +357,25 @@ def _leaves(value: object) -> Iterator[str]:
 # -- claims ------------------------------------------------------------------------------------
 
 
-def _checked(claim: Claim, names: Names, documents: Documents) -> Citation | str | None:
-    """The citation of a claim, or why there is none; None if it turns out to be no claim."""
+def _check_claim(claim: Claim, names: Names, documents: Documents) -> Citation | str | None:
+    """Return the citation of a claim, or why there is none; None if it turns out to be no claim."""
     try:
         if claim.place is None:
             assert claim.words is not None
-            found = _found(documents, claim.words)
+            found = _find_in_any(documents, claim.words)
             return _NOWHERE if found is None else citation_of(documents, *found)
-        return _checked_place(claim, claim.place, names, documents)
+        return _check_place(claim, claim.place, names, documents)
     except TooMuch:
         return "was not looked for: there is too much data"
 
 
-def _checked_place(
+def _check_place(
     claim: Claim, place: ClaimedLines, names: Names, documents: Documents
 ) -> Citation | str | None:
+    """Check a claim that names lines. Return its citation, or why there is none."""
     name = names.whose(place.name)
     if name is None:
-        return _unknown(claim, place, names, documents)
+        return _check_unknown_name(claim, place, names, documents)
     span = None
     if 1 <= place.first <= place.last:
         span = documents.line_span(name, place.first, place.last)
@@ -379,25 +384,27 @@ def _checked_place(
         return f"{name} has {count:,} line{'' if count == 1 else 's'}"
     low, high = span
     if claim.words is None:
-        return _lines(documents, name, low, high)
+        return _cite_lines(documents, name, low, high)
     reach = min(documents.size(name), high + SPAN_BYTES_MAX)
-    found = _words(documents, name, claim.words, low, reach)
+    found = _find_words(documents, name, claim.words, low, reach)
     if found is not None and found[0] < max(high, low + 1):
         return citation_of(documents, name, *found)
-    return _elsewhere(documents, name, claim.words)
+    return _why_not_there(documents, name, claim.words)
 
 
-def _unknown(claim: Claim, place: ClaimedLines, names: Names, documents: Documents) -> str | None:
+def _check_unknown_name(
+    claim: Claim, place: ClaimedLines, names: Names, documents: Documents
+) -> str | None:
     if names.is_known(place.name):
         return f"{place.name} is the name of several documents"
     said = claim.said.strip("[]()`").encode("utf-8", "surrogatepass")
     if claim.words is None and any(documents.find(name, said) >= 0 for name in documents.names):
-        return None  # It is what the data says, not where it says it.
+        return None  # The words are a part of the data, and not a place in it.
     return f"{place.name} is no document of this run"
 
 
-def _lines(documents: Documents, name: str, low: int, high: int) -> Citation | str:
-    """Lines that were named without words: what stands on them, or on the first of many."""
+def _cite_lines(documents: Documents, name: str, low: int, high: int) -> Citation | str:
+    """Cite lines that were named without words, or the first of many."""
     if high - low > _LINES_BYTES_MAX:
         cut = documents.read(name, low, low + _LINES_BYTES_MAX).rfind(b"\n")
         high = low + cut if cut >= 0 else line_part(documents, name, low, low)[1]
@@ -407,42 +414,42 @@ def _lines(documents: Documents, name: str, low: int, high: int) -> Citation | s
     return citation_of(documents, name, start, end) if start < end else "nothing stands there"
 
 
-def _elsewhere(documents: Documents, name: str, words: str) -> str:
-    found = _words(documents, name, words, 0, documents.size(name))
+def _why_not_there(documents: Documents, name: str, words: str) -> str:
+    found = _find_words(documents, name, words, 0, documents.size(name))
     if found is not None:
         return f"does not stand there, but on line {documents.line_of(name, found[0])}"
-    other = _found(documents, words)
+    other = _find_in_any(documents, words)
     return f"does not stand there, but in {other[0]}" if other is not None else _NOWHERE
 
 
 # -- words -------------------------------------------------------------------------------------
 
 
-def _found(documents: Documents, words: str) -> tuple[str, int, int] | None:
-    """The first document that has some words, and where."""
+def _find_in_any(documents: Documents, words: str) -> tuple[str, int, int] | None:
+    """Return the first document that has some words, and their place in it."""
     for name in documents.names:
-        found = _words(documents, name, words, 0, documents.size(name))
+        found = _find_words(documents, name, words, 0, documents.size(name))
         if found is not None:
             return name, *found
     return None
 
 
-def _words(
+def _find_words(
     documents: Documents, name: str, words: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """Where words stand in a part of a document."""
+    """Return the place of words in a part of a document, or None."""
     words = words.strip()
     for said in dict.fromkeys([words, words.rstrip(_ENDING)]):
         raw = said.encode("utf-8", "surrogatepass")
         if raw:
-            found = _exact(documents, name, raw, low, high)
-            found = found or _wrapped(documents, name, said, low, high)
+            found = _find_exact(documents, name, raw, low, high)
+            found = found or _find_wrapped(documents, name, said, low, high)
             if found is not None:
                 return found
     return None
 
 
-def _exact(
+def _find_exact(
     documents: Documents, name: str, raw: bytes, low: int, high: int
 ) -> tuple[int, int] | None:
     at = documents.find(name, raw, low, high)
@@ -453,10 +460,10 @@ def _exact(
     return None
 
 
-def _wrapped(
+def _find_wrapped(
     documents: Documents, name: str, words: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """The words with line ends elsewhere: the rarest is looked for, then those around it."""
+    """Find words with other line ends: search for the rarest word, then match those around it."""
     parts = [part.encode("utf-8", "surrogatepass") for part in _GAP.split(words)]
     if len(parts) == 1:
         return None
@@ -481,20 +488,20 @@ def _wrapped(
 
 
 def _pattern(parts: Sequence[bytes]) -> re.Pattern[bytes]:
-    """Words and gaps from here on. It is literal but for the gaps: there is no way back in it."""
+    """Return a pattern for words and gaps. It is literal but for the gaps: it cannot backtrack."""
     made = (re.escape(part) if part.strip(_WHITE) else _gap_pattern(part) for part in parts)
     return re.compile(b"".join(made))
 
 
 def _gap_pattern(gap: bytes) -> bytes:
-    """What may stand between two words. The words hold no whitespace."""
+    """Return a pattern for the gap between two words. The words have no whitespace."""
     if b"\n" in gap:
         return _ANY_WHITE
     return rb"(?:" + re.escape(gap) + rb"(?![ \t\r\n\x0b\x0c])|" + _BROKEN + rb")"
 
 
 def _is_whole(documents: Documents, name: str, start: int, end: int) -> bool:
-    """Whether no word or number is cut at either end: a 12 stands neither in 120 nor in 12.5."""
+    """Return True if no word or number is cut at either end: 12 is not in 120 or in 12.5."""
     low, high = max(0, start - 2), min(documents.size(name), end + 2)
     around = documents.read(name, low, start + 1), documents.read(name, end - 1, high)
     return not (_CUT_BEFORE.search(around[0]) or _CUT_BEHIND.match(around[1]))

@@ -1,14 +1,14 @@
-"""What an answer says of where it is from, and the documents that are searched for it, as bytes.
+"""Find the sources that an answer names, and search documents as bytes within a bound of work.
 
-Rule 1: a quotation stands in double quotes, typographic ones or backticks, and has at least four
-words. Fewer are how a word is set off, unless a place stands beside them. Words of the question, a
-document's name, blocks of code and what looks like code in backticks are no quotations.
+Rule 1: a quotation is in double quotes, typographic ones or backticks, and has at least four words.
+Fewer are how a word is set off, unless a place is beside them. Words of the question, a document's
+name, blocks of code and text that looks like code in backticks are no quotations.
 Rule 2: a place is `[name:12]`, `[name:12-14]`, `(name, line 12)`, `name L12-L14` or `line 12 of
 name`, where the name is a document's, whole or its last part. Another name counts only in brackets,
 and if it looks like a file's: `[12:30]`, `[example.com:443]`, `File "x.py", line 3` are no places.
 Rule 3: a place belongs to the quotation right before it, else to the one right after it.
 Rule 4: an answer that is JSON is read string by string: its quotes are JSON's own.
-Rule 5: anything else is no claim, and nothing is said of it.
+Rule 5: anything else is no claim, and is not reported.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from typing import Protocol
 
 import msgspec
 
-# Documents as bytes: searched in windows, never held as one text, by work that is counted.
+# Documents as bytes: searched in windows, never held as one text, with the work counted.
 #
-# A document may be longer than memory, and an answer is not worth an hour of looking. So every look
-# costs the bytes it went through, of one sum for all documents; when that is spent, `TooMuch` is
-# raised. What is found follows from the bytes alone: there is no clock here.
+# A document may be longer than memory, and an answer is not worth an hour of searching. So every
+# search costs the bytes it went through, of one sum for all documents; when that is spent,
+# `TooMuch` is raised. The result follows from the bytes alone: a limit of time would differ from
+# machine to machine.
 
 
 _WINDOW_BYTES = 8 * 1024 * 1024
-# What is searched for is at most so long: windows overlap by this much.
+# The longest text that can be searched for: windows overlap by this much.
 SPAN_BYTES_MAX = 65_536
-# About four seconds of looking.
+# About four seconds of searching.
 _LOOKED_BYTES_MAX = 2 * 1024 * 1024 * 1024
 # A look costs at least this: there may be ten thousand documents.
 _LOOK_BYTES_LEAST = 4_096
-# As far as this a line is looked through for its beginning.
+# The beginning of a line is searched for this far back.
 _LINE_BYTES_MAX = 10_000
 # The bytes of a character after its first.
 _CONTINUED = bytes(range(0x80, 0xC0))
@@ -47,34 +48,39 @@ class Document(Protocol):
     def __len__(self) -> int: ...
 
     def read_raw(self, start: int, stop: int) -> bytes:
-        """The bytes between two offsets, as far as there are any."""
+        """Return the bytes between two offsets, as far as there are any."""
         ...
 
 
 class TooMuch(Exception):
-    """More would have to be looked through than an answer is worth."""
+    """Raised when a search would cost more work than an answer is worth."""
 
 
 class Documents:
-    """Documents by name, and how much may still be looked through."""
+    """Documents by name, and the work that may still be spent on searching them.
+
+    A method that searches or counts raises `TooMuch` when that is spent.
+    """
 
     def __init__(
         self, held: Mapping[str, Document], *, looked_bytes_max: int = _LOOKED_BYTES_MAX
     ) -> None:
         self._held = held
         self._left = looked_bytes_max
-        # The window that was read last: most is looked for where the last was.
+        # The window that was read last: most searches continue where the last one was.
         self._window: tuple[str, int, bytes] = ("", -1, b"")
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of all documents."""
         return tuple(self._held)
 
     def size(self, name: str) -> int:
+        """Return the length of a document in bytes."""
         return len(self._held[name])
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """The bytes between two offsets, as far as there are any."""
+        """Return the bytes between two offsets, as far as there are any."""
         start, stop = max(0, start), max(0, start, min(stop, self.size(name)))
         held, low, window = self._window
         if held == name and 0 <= low <= start and stop <= low + len(window):
@@ -82,7 +88,7 @@ class Documents:
         return self._held[name].read_raw(start, stop)
 
     def spend(self, count: int) -> None:
-        """Count work that was done with what was read."""
+        """Count work that was done with bytes that were read. Raise `TooMuch` if none is left."""
         self._left -= count
         if self._left < 0:
             raise TooMuch
@@ -90,7 +96,10 @@ class Documents:
     # -- looking -------------------------------------------------------------------------------
 
     def find(self, name: str, needle: bytes, start: int = 0, stop: int | None = None) -> int:
-        """Where a text stands first between two offsets, -1 if it does not."""
+        """Return the first place of a text between two offsets, or -1.
+
+        A text of more than `SPAN_BYTES_MAX` bytes is never found.
+        """
         if len(needle) > SPAN_BYTES_MAX:
             return -1
         for low, window, begin, end in self._windows(name, start, stop, len(needle)):
@@ -101,7 +110,7 @@ class Documents:
         return -1
 
     def breaks(self, name: str, start: int, stop: int) -> int:
-        """The line ends between two offsets."""
+        """Return the number of line ends between two offsets."""
         total = 0
         for _, window, begin, end in self._windows(name, start, stop, 1):
             total += window.count(b"\n", begin, end)
@@ -111,17 +120,17 @@ class Documents:
     # -- lines ---------------------------------------------------------------------------------
 
     def line_of(self, name: str, offset: int) -> int:
-        """The number of the line that a byte is in, from one."""
+        """Return the number of the line that a byte is in, from one."""
         return self.breaks(name, 0, offset) + 1
 
     def lines(self, name: str) -> int:
-        """How many lines there are. What follows the last line end is one if there is anything."""
+        """Return the number of lines. A last line without a line end counts if it is not empty."""
         size = self.size(name)
         whole = self.breaks(name, 0, size)
         return whole + (size > 0 and self.read(name, size - 1, size) != b"\n")
 
     def line_span(self, name: str, first: int, last: int) -> tuple[int, int] | None:
-        """The bytes of some lines, without the last one's end; None if there are none such."""
+        """Return the bytes of some lines, without the last one's end; None if there are none."""
         low = self._line_start(name, first)
         if low is None or low >= self.size(name):
             return None
@@ -133,7 +142,7 @@ class Documents:
         return low, after - 1
 
     def line_low(self, name: str, offset: int) -> int:
-        """Where the line of a byte begins; in a very long one, where a part of it does."""
+        """Return the beginning of the line of a byte, or of a part of a line that is very long."""
         least = max(0, offset - _LINE_BYTES_MAX)
         at = self.read(name, least, offset).rfind(b"\n")
         if at >= 0:
@@ -146,7 +155,10 @@ class Documents:
         return part + len(head) - len(head.lstrip(_CONTINUED))
 
     def _line_start(self, name: str, line: int, known: tuple[int, int] = (1, 0)) -> int | None:
-        """Where a line begins, None if there are fewer line ends. `known` is one before it."""
+        """Return the beginning of a line, or None if there are fewer line ends.
+
+        `known` is the number and beginning of an earlier line.
+        """
         number, start = known
         for low, window, begin, end in self._windows(name, start, None, 1):
             inside = window.count(b"\n", begin, end)
@@ -154,7 +166,7 @@ class Documents:
             if number + inside < line:
                 number += inside
                 continue
-            return low + _after_breaks(window, line - number, begin, end)
+            return low + _line_start_in(window, line - number, begin, end)
         return start if number == line else None
 
     # -- windows -------------------------------------------------------------------------------
@@ -162,9 +174,9 @@ class Documents:
     def _windows(
         self, name: str, start: int, stop: int | None, length: int
     ) -> Iterator[tuple[int, bytes, int, int]]:
-        """The windows of a document: where each begins, and what of it is to be looked at.
+        """Yield the beginning of each window of a document, its bytes, and the part to search.
 
-        What begins in a window and has the length may end behind it.
+        A match that begins in a window and has the length may end after it.
         """
         size = self.size(name)
         stop = size if stop is None else min(stop, size)
@@ -184,8 +196,8 @@ class Documents:
         return window
 
 
-def _after_breaks(window: bytes, count: int, begin: int, end: int) -> int:
-    """Where the line behind so many line ends begins. There are that many."""
+def _line_start_in(window: bytes, count: int, begin: int, end: int) -> int:
+    """Return the beginning of the line after `count` line ends. The window has that many."""
     while end - begin > _LINE_BYTES_MAX:
         middle = (begin + end) // 2
         inside = window.count(b"\n", begin, middle)
@@ -198,17 +210,17 @@ def _after_breaks(window: bytes, count: int, begin: int, end: int) -> int:
     return begin
 
 
-# What an answer says of where it is from: quotations, and places in named documents.
+# The sources that an answer names: quotations, and places in named documents.
 
 
 _ANSWER_CHARS_MAX = 50_000
-# Quotations and places of one text that are looked at.
+# The most quotations, and the most places, of one text that are read.
 _FOUND_MAX = 200
 _QUOTE_CHARS_MAX = 2_000
 _NAME_CHARS_MAX = 300
 _NAME_WORDS_MAX = 6
 _WORDS_LEAST = 4
-# Of writing that has no spaces: so many characters are as good as four words.
+# In a script without spaces, this many characters count as four words.
 _DENSE_LEAST = 8
 _DENSE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 _CLOSING = {'"': '"', "\u201c": "\u201d", "\u201e": "\u201c\u201d", "\u00ab": "\u00bb", "`": "`"}
@@ -222,7 +234,7 @@ _COLON = re.compile(rf"[:#](\d{{1,9}})(?:{_DASH}(\d{{1,9}}))?(?=\s?[\]),;`])")
 _BEHIND = re.compile(r"\s{1,2}(?:of|in|from)\s{1,2}(\S{1,300})")
 _BEFORE = re.compile(r"(?:\s(?:at|on))?[\s,:#(]{0,3}\Z")
 _MARKS = " \t`'\"*\u201c\u201d.,;:()[]<>"
-# What a file's name ends with, beside what those of the given documents do.
+# The endings of file names, in addition to those of the given documents.
 _ENDINGS = frozenset(
     {
         *("c", "cfg", "conf", "cpp", "csv", "go", "h", "htm", "html", "ini", "java", "js", "json"),
@@ -231,7 +243,7 @@ _ENDINGS = frozenset(
     }
 )
 _FILE = re.compile(r"[\w./\\-]{0,299}\w\.([A-Za-z][A-Za-z0-9]{0,7})")
-# What may stand between a quotation and its place.
+# The text that may be between a quotation and its place.
 _TO_PLACE = re.compile(
     r"[\s.,;:\u2014\u2013([\])-]{0,4}(?:(?:see|at|in|from|cf\.?)\s)?[`\"]?", re.I
 )
@@ -240,7 +252,7 @@ _NEXT_PLACE = re.compile(r"[\s,;()[\]]{0,4}")
 
 
 class Names:
-    """The documents that can be named: whole, or by the last part if that is only one's."""
+    """The names of documents: whole, or their last part if no other document has the same."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.all = frozenset(names)
@@ -253,17 +265,17 @@ class Names:
         }
 
     def whose(self, said: str) -> str | None:
-        """The document that a name is of; None if it is none's, or more than one's."""
+        """Return the document that a name belongs to; None if it belongs to none, or to several."""
         if said in self.all:
             return said
         return None if said in self._several else self._last.get(said)
 
     def is_known(self, said: str) -> bool:
-        """Whether it is the name of a document, or of more than one."""
+        """Return True if this is the name of a document, or of several."""
         return said in self.all or said in self._last
 
     def is_name(self, said: str) -> bool:
-        """Whether it is meant as the name of a document, given or not."""
+        """Return True if this is meant as the name of a document, given or not."""
         if self.is_known(said):
             return True
         found = _FILE.fullmatch(said)
@@ -280,9 +292,9 @@ class ClaimedLines(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Words that are said to stand in the data, or a place alone, or both.
+    """Words that the answer says are in the data, or a place alone, or both.
 
-    `said` is how the answer says it, `span` where.
+    `said` is the text of the claim in the answer, `span` its place there.
     """
 
     said: str
@@ -300,19 +312,22 @@ class _Quote(msgspec.Struct, frozen=True):
 
 
 def claims_in(answer: str, *, question: str, names: Names) -> list[Claim]:
-    """What an answer claims, from left to right."""
+    """Return the claims of an answer, from left to right.
+
+    `names` are the documents of the run. Only the first 50,000 characters are read.
+    """
     text = _FENCED.sub(_blank, answer[:_ANSWER_CHARS_MAX])
-    quotes, places = _apart(_quotes(text), _places(text, names))
-    quotes, alone = _joined(text, quotes, places)
+    quotes, places = _separate(_quotes(text), _places(text, names))
+    quotes, alone = _attach_places(text, quotes, places)
     found = [_claim(answer, words=None, span=each.span, place=each) for each in alone]
     asked = _plain(question)
     for quote in quotes:
-        found += _quoted(answer, quote, asked, names)
+        found += _claims_of_quote(answer, quote, asked, names)
     return sorted(found, key=lambda claim: claim.span)
 
 
 def without_claims(answer: str, claims: Sequence[Claim]) -> str:
-    """An answer with nothing where its claims stand."""
+    """Replace the claims of an answer by line ends, so that its other words keep their places."""
     for claim in claims:
         low, high = claim.span
         answer = answer[:low] + "\n" * (high - low) + answer[high:]
@@ -322,12 +337,12 @@ def without_claims(answer: str, claims: Sequence[Claim]) -> str:
 def _claim(
     answer: str, *, words: str | None, span: tuple[int, int], place: ClaimedLines | None = None
 ) -> Claim:
-    span = _bracketed(answer, *span)
+    span = _with_brackets(answer, *span)
     return Claim(said=answer[slice(*span)], span=span, words=words, place=place)
 
 
-def _bracketed(text: str, low: int, high: int) -> tuple[int, int]:
-    """A claim with the bracket that closes it, and the one that opens it."""
+def _with_brackets(text: str, low: int, high: int) -> tuple[int, int]:
+    """Return the span of a claim with the bracket that closes it, and the one that opens it."""
     closing = text[high : high + 1]
     opening = {"]": "[", ")": "(", "`": "`"}.get(closing)
     if opening is None:
@@ -355,7 +370,7 @@ def _quotes(text: str) -> list[_Quote]:
         looked += 1
         if looked > _FOUND_MAX:
             break
-        end = _closed(text, start, mark)
+        end = _end_of_quote(text, start, mark)
         if end is not None:
             found.append(_Quote(start, end, mark, text[start + 1 : end - 1]))
             after = end
@@ -367,8 +382,8 @@ def _opens(text: str, start: int) -> bool:
     return not before.isalnum() and bool(behind.strip())
 
 
-def _closed(text: str, start: int, mark: str) -> int | None:
-    """The end of a quotation, None if nothing closes it. A mark inside a word does not."""
+def _end_of_quote(text: str, start: int, mark: str) -> int | None:
+    """Return the end of a quotation, None if nothing closes it. A mark inside a word does not."""
     closing = _CLOSING[mark]
     for at in range(start + 2, min(len(text), start + 1 + _QUOTE_CHARS_MAX)):
         if text[at] in closing and text[at - 1].strip() and not text[at + 1 : at + 2].isalnum():
@@ -376,8 +391,8 @@ def _closed(text: str, start: int, mark: str) -> int | None:
     return None
 
 
-def _quoted(answer: str, quote: _Quote, asked: str, names: Names) -> list[Claim]:
-    """The claims of a quotation: one for each place, and for each part where it leaves some out."""
+def _claims_of_quote(answer: str, quote: _Quote, asked: str, names: Names) -> list[Claim]:
+    """Return the claims of a quotation: one for each place, and for each part between omissions."""
     span = (quote.start, quote.end)
     parts = [part for part in _ELIDED.split(quote.words) if part.strip(_MARKS)]
     if quote.places:
@@ -412,11 +427,11 @@ def _plain(text: str) -> str:
 def _places(text: str, names: Names) -> list[ClaimedLines]:
     found: list[ClaimedLines] = []
     for match in itertools.islice(_NUMBERED.finditer(text), _FOUND_MAX):
-        named = _named_before(text, match.start(), names) or _named_behind(text, match.end(), names)
+        named = _name_before(text, match.start(), names) or _name_after(text, match.end(), names)
         if named is not None:
             found.append(_place(match, named))
     for match in itertools.islice(_COLON.finditer(text), _FOUND_MAX):
-        named = _named_inside(text, match.start(), names)
+        named = _name_inside(text, match.start(), names)
         if named is not None:
             found.append(_place(match, named))
     return sorted(found, key=lambda place: place.span)
@@ -433,15 +448,15 @@ def _place(match: re.Match[str], named: tuple[str, int, int]) -> ClaimedLines:
     )
 
 
-def _named_before(text: str, end: int, names: Names) -> tuple[str, int, int] | None:
-    """The name that ends right before a place. One that is known may have spaces in it."""
+def _name_before(text: str, end: int, names: Names) -> tuple[str, int, int] | None:
+    """Return the name that ends right before a place. A known one may have spaces in it."""
     least = max(0, end - _NAME_CHARS_MAX, text.rfind("\n", 0, end) + 1)
     gap = _BEFORE.search(text, least, end)
     stop = end if gap is None else gap.start()
     start = stop
     for _ in range(_NAME_WORDS_MAX):
         start = max(least, text.rfind(" ", least, start - 1) + 1) if start > least else least
-        said, low = _stripped(text, start, stop)
+        said, low = _bare_name(text, start, stop)
         if names.is_known(said) or (names.is_name(said) and text[low - 1 : low] in ("[", "(")):
             return said, low, end
         if start == least:
@@ -449,30 +464,30 @@ def _named_before(text: str, end: int, names: Names) -> tuple[str, int, int] | N
     return None
 
 
-def _named_behind(text: str, start: int, names: Names) -> tuple[str, int, int] | None:
+def _name_after(text: str, start: int, names: Names) -> tuple[str, int, int] | None:
     match = _BEHIND.match(text, start)
     if match is None:
         return None
-    said, low = _stripped(text, *match.span(1))
+    said, low = _bare_name(text, *match.span(1))
     return (said, start, low + len(said)) if names.is_known(said) else None
 
 
-def _named_inside(text: str, end: int, names: Names) -> tuple[str, int, int] | None:
-    """The name behind a bracket or another place, up to here."""
+def _name_inside(text: str, end: int, names: Names) -> tuple[str, int, int] | None:
+    """Return the name after a bracket or another place, up to here."""
     least = max(0, end - _NAME_CHARS_MAX, text.rfind("\n", 0, end) + 1)
     opened = max(text.rfind(mark, least, end) for mark in "[(`")
     if opened < 0 or any(each in text[opened + 1 : end] for each in "])"):
         return None
     opened = max(opened, text.rfind(",", least, end), text.rfind(";", least, end))
     for start in (opened + 1, text.rfind(" ", opened, end) + 1):
-        said, low = _stripped(text, max(start, opened + 1), end)
+        said, low = _bare_name(text, max(start, opened + 1), end)
         if names.is_name(said):
             return said, low, end
     return None
 
 
-def _stripped(text: str, start: int, stop: int) -> tuple[str, int]:
-    """A name without the marks around it, and where it begins."""
+def _bare_name(text: str, start: int, stop: int) -> tuple[str, int]:
+    """Return a name without the marks around it, and its beginning."""
     said = text[start:stop].rstrip(_MARKS)
     bare = said.lstrip(_MARKS)
     return bare, start + len(said) - len(bare)
@@ -482,13 +497,13 @@ def _last_part(name: str) -> str:
     return re.split(r"[/\\]", name)[-1] or name
 
 
-# -- which belong together ---------------------------------------------------------------------
+# -- quotations and their places ---------------------------------------------------------------
 
 
-def _apart(
+def _separate(
     quotes: list[_Quote], places: list[ClaimedLines]
 ) -> tuple[list[_Quote], list[ClaimedLines]]:
-    """Without quotations that are a place, and places that are inside a quotation."""
+    """Drop quotations that are a place, and places that are inside a quotation."""
     kept: list[_Quote] = []
     inside: set[ClaimedLines] = set()
     for quote in quotes:
@@ -501,10 +516,10 @@ def _apart(
     return kept, [place for place in places if place not in inside]
 
 
-def _joined(
+def _attach_places(
     text: str, quotes: list[_Quote], places: list[ClaimedLines]
 ) -> tuple[list[_Quote], list[ClaimedLines]]:
-    """The quotations with their places, and the places that are none's."""
+    """Return the quotations with their places, and the places that belong to none."""
     alone: list[ClaimedLines] = []
     made = list(quotes)
     for place in places:

@@ -1,1 +1,1 @@
-"""The run machine: one event goes in, the next state and what to ask of the world come out."""
+"""The run machine: one event goes in; the next state and the next intents come out."""

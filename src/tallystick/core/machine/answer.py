@@ -1,11 +1,11 @@
-"""Answers that are asked for at once, or of a kind: how each is read, and asked for again.
+"""Read the answers of direct runs and of runs with a schema, and ask again for what does not fit.
 
 Rule 1: an answer is read as JSON, strictly (`json_text`). If it is one block in a fence, that is
-read. Text that is no JSON, or does not fit, is taken as a string where the schema names strings.
-Rule 2: what fits is kept as canonical JSON: names sorted, no spaces. So the answer and its value
-say the same, and to read it again gives the same.
-Rule 3: what does not fit is not taken, not on the last turn either. The model is told in one line
-what is wrong, twice at most; then the run ends, with the last answer as a partial one.
+read. Text that is no JSON, or does not fit, is taken as a string if the schema names strings.
+Rule 2: an answer that fits is kept as canonical JSON: names sorted, no spaces. So the answer and
+its value are the same, and reading it again gives the same.
+Rule 3: an answer that does not fit is not taken, not on the last turn either. The model gets one
+line with the problem, twice at most; then the run ends, with the last answer as a partial one.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ from tallystick.core.machine.state import Phase, RunState
 from tallystick.core.records import ModelFailed, RunStarted, StopReason
 from tallystick.core.schema import check_schema, problem_of, takes_text
 
-# A run that asks for its answer at once: how the reply is read, and how it falls back to code.
+# Direct runs, which ask for the answer at once, and their fallback to code.
 #
-# Rule 1: the reply is the answer. Only a program in a fence is none: it is run, and the run goes on
-# as one that writes programs. Without a fence, what looks like Python may well be what was asked
-# for.
+# Rule 1: the reply is the answer. Only a program in a fence is none: it is run, and the run
+# continues as one that writes programs. Without a fence, text that looks like Python may be the
+# answer.
 # Rule 2: a reply that was cut off, is empty or refuses is no answer. The run then begins again as
-# one that writes programs, and the part `not_direct:WHY` of its prompt says so on the ledger.
-# Rule 3: the prompt is all that says that a run is still direct: there is no second word on it that
-# could differ.
+# one that writes programs, and the part `not_direct:WHY` of its prompt records that on the ledger.
+# Rule 3: only the prompt tells whether a run is still direct: a second flag could differ from it.
 
 
-# Why a direct run went on as code: its reply, a failure of the model, or no budget paid for it.
+# The reasons why a direct run continues as code: its reply, a failure of the model, or no budget.
 NotDirect = Literal["cut", "empty", "refused", "context_overflow", "content_policy", "budget"]
 _FELL_BACK = "Reading alone did not give the answer. Find it with programs."
 _PART = "not_direct:"
 _FENCES = ("```", "~~~")
 _THINKING = ("<think>", "<thinking>")
 _THOUGHT = ("</think>", "</thinking>")
-# How replies begin that answer nothing. One that is wrongly taken for such costs a turn.
+# The beginnings of replies that refuse. An answer that is wrongly taken for one costs a turn.
 _REFUSALS = (
     *("i cannot", "i can't", "i can not", "i am unable", "i'm unable", "i am not able"),
     *("i'm not able", "i'm sorry", "i am sorry", "sorry, ", "as an ai", "i won't", "i will not"),
@@ -54,25 +53,25 @@ _SAID_CHARS_MAX = 4_000
 
 
 class DirectReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reply is, with the answer in it, or as much as there is of one."""
+    """The kind of a reply to a direct prompt, with its answer, or as much as there is of one."""
 
     kind: Literal["answer", "program"] | NotDirect
     said: str = ""
 
 
 def is_direct(state: RunState) -> bool:
-    """Whether the prompt, as it stands, asks for the answer itself."""
+    """Return True if the current prompt asks for the answer itself."""
     return state.messages[0].part == prompt.DIRECT
 
 
 def is_fallback(message: Message) -> bool:
-    """Whether a message says that a run goes on as code."""
+    """Return True if a message says that a direct run continues with programs."""
     return message.part.startswith(_PART)
 
 
 def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
-    """Say what the reply to a direct prompt is."""
-    said = _unwrapped(_without_reasoning(text).strip())
+    """Return what a reply to a direct prompt is: an answer, a program, or why it is neither."""
+    said = _unfence(_without_reasoning(text).strip())
     fenced = any(each in text for each in _FENCES)
     others = []
     for command in reply.commands:
@@ -89,7 +88,7 @@ def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
         case [*_, Final(text=final)]:
             said = final.strip()
         case _:
-            # It asks for what such a run does not have.
+            # The reply uses a command that a direct run does not have.
             return DirectReply(kind="refused")
     if not said:
         return DirectReply(kind="empty")
@@ -110,8 +109,8 @@ def words_of(reply: Reply, text: str, *, cut: bool) -> str | None:
     return read.said if any(each.isalnum() for each in read.said) else None
 
 
-def are_same(words: str | None, others: str | None) -> bool:
-    """Return True if two replies in words say the same: case, blanks and the last mark aside."""
+def say_the_same(words: str | None, others: str | None) -> bool:
+    """Return True if two replies in words are equal, apart from case, blanks and the last mark."""
     if words is None or others is None:
         return False
     one, other = (" ".join(each.lower().split()).rstrip(".!") for each in (words, others))
@@ -124,8 +123,8 @@ def _without_reasoning(text: str) -> str:
     return "" if text.lstrip().startswith(_THINKING) else text
 
 
-def _unwrapped(said: str) -> str:
-    """What stands in a fence that is the whole reply."""
+def _unfence(said: str) -> str:
+    """Return the content of a fence, if that is the whole reply; else the reply as it is."""
     if not (said.startswith("```") and said.endswith("```") and said.count("```") == 2):
         return said
     head, newline, rest = said.removesuffix("```").partition("\n")
@@ -139,8 +138,11 @@ def _refuses(said: str) -> bool:
     return said[:40].replace("\u2019", "'").lower().startswith(_REFUSALS)
 
 
-def not_with_code(event: ModelFailed) -> NotDirect | None:
-    """Why a call failed, if one of code need not: its prompt is short, and shows little data."""
+def fallback_reason(event: ModelFailed) -> NotDirect | None:
+    """Return why a direct call failed, if a call with code need not fail the same way; else None.
+
+    The prompt of a run with code is short, and shows little of the data.
+    """
     match event.reason:
         case "context_overflow" | "content_policy" as reason:
             return reason
@@ -148,16 +150,20 @@ def not_with_code(event: ModelFailed) -> NotDirect | None:
             return None
 
 
-def as_code(state: RunState) -> RunState:
-    """The run as one that writes programs, from the beginning: nothing of its prompt is kept."""
+def restart_as_code(state: RunState) -> RunState:
+    """Return the state as one that writes programs, from the beginning, without the old prompt."""
     return msgspec.structs.replace(
         state, messages=prompt.opening(state.started), base=None, base_length=0, sent=0
     )
 
 
-def fallen_back(state: RunState, why: NotDirect, *, said: str = "") -> RunState:
-    """The run as one that is about to ask for programs. What was `said` leaves the prompt."""
-    state, said = as_code(state), said[:_SAID_CHARS_MAX]
+def fall_back_to_code(state: RunState, why: NotDirect, *, said: str = "") -> RunState:
+    """Return the state of a direct run that is about to ask for programs instead.
+
+    The reply `said` becomes a message that leaves the prompt with the next turn. If it was cut off,
+    it is also the partial answer.
+    """
+    state, said = restart_as_code(state), said[:_SAID_CHARS_MAX]
     reply = Message(role="assistant", part=f"direct:{state.turn}", text=said or "(nothing)")
     told = Message(role="user", part=f"{_PART}{why}", text=_FELL_BACK)
     return msgspec.structs.replace(
@@ -172,7 +178,7 @@ def fallen_back(state: RunState, why: NotDirect, *, said: str = "") -> RunState:
 
 
 ASKED_AGAIN_MAX = 2
-# Of a file, with its spaces. What is recorded of it is shorter.
+# The size of a schema file, with its spaces. The recorded schema is shorter.
 SCHEMA_BYTES_MAX = 64_000
 _PROBLEM_CHARS_MAX = 300
 _VALUE_CHARS_MAX = 100_000_000
@@ -186,7 +192,10 @@ _AGAIN_DIRECT = "Reply with a JSON value that fits, and nothing else."
 
 
 def read_schema(raw: bytes, *, name: str) -> Mapping[str, Any]:
-    """A schema from the bytes of a file. Raises `UsageError`, which names the file."""
+    """Return the schema in the bytes of a file.
+
+    Raise `UsageError`, which names the file, if none.
+    """
     if len(raw) > SCHEMA_BYTES_MAX:
         raise UsageError(f"{name}: a schema has at most {SCHEMA_BYTES_MAX:,} bytes")
     try:
@@ -200,7 +209,10 @@ def read_schema(raw: bytes, *, name: str) -> Mapping[str, Any]:
 
 
 def schema_text(schema: Mapping[str, Any] | None) -> str | None:
-    """A schema as it is recorded, in the order it was written. Raises `UsageError`."""
+    """Return a schema as it is recorded, in its own order, or None for None.
+
+    Raise `UsageError` if it is no JSON, or no schema that this package supports.
+    """
     if schema is None:
         return None
     try:
@@ -215,20 +227,20 @@ def schema_text(schema: Mapping[str, Any] | None) -> str | None:
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: canonical JSON if it fits, else as it was given, with what is wrong."""
+    """An answer as canonical JSON if it fits, else as it was given, with the problem."""
 
     text: str
     problem: str | None = None
 
 
 def fit_of(answer: str, started: RunStarted) -> Fit:
-    """How an answer fits the schema of its run. Without a schema, any answer does."""
+    """Compare an answer with the schema of its run. Without a schema, any answer fits."""
     if started.schema is None:
         return Fit(text=answer)
     try:
         rule = check_schema(read_json(started.schema))
     except (UsageError, ValueError):
-        # A record from elsewhere: nothing can be said to fit.
+        # The record comes from another version or another writer: no answer can be checked.
         return Fit(text=answer, problem="the schema of this run cannot be read")
     value, problem = _as_json(answer, rule)
     if problem is not None and takes_text(rule):
@@ -236,7 +248,7 @@ def fit_of(answer: str, started: RunStarted) -> Fit:
         value, told = answer, _text_problem(answer, rule)
         problem = problem if readable and told is not None else told
     if problem is not None:
-        return Fit(text=answer, problem=_line(problem))
+        return Fit(text=answer, problem=_one_line(problem))
     return Fit(text=canonical(value).decode())
 
 
@@ -256,7 +268,7 @@ def _text_problem(answer: str, rule: Mapping[str, Any]) -> str | None:
 
 
 def value_of(answer: str | None, started: RunStarted) -> object:
-    """What an answer that was taken says, as Python has it; None where there is no schema."""
+    """Return the value of an answer that was taken, as Python has it. None without a schema."""
     if answer is None or started.schema is None:
         return None
     try:
@@ -266,21 +278,21 @@ def value_of(answer: str | None, started: RunStarted) -> object:
         return None
 
 
-def _line(problem: str) -> str:
+def _one_line(problem: str) -> str:
     line = " ".join(problem.split())
     return line if len(line) <= _PROBLEM_CHARS_MAX else f"{line[: _PROBLEM_CHARS_MAX - 3]}..."
 
 
-# -- what does not fit -------------------------------------------------------------------------
+# -- answers that do not fit -------------------------------------------------------------------
 
 
-def unfit(
+def reject_answer(
     state: RunState, fit: Fit, cap: tuple[StopReason, str] | None
 ) -> tuple[RunState, str | None]:
-    """The run after an answer that does not fit, and why it ends now, if it does.
+    """Return the state after an answer that does not fit, and why the run ends now, if it does.
 
-    `cap` is the limit that allows no other turn. What is to be said stands in `observed`: a run
-    that is gone on with says it.
+    `cap` is the limit that allows no other turn. The message for the model is in `observed`, so a
+    run that is resumed shows it too.
     """
     direct = is_direct(state)
     again = _AGAIN_DIRECT if direct else _AGAIN

@@ -1,11 +1,11 @@
-"""Programs and commands in a model's reply: whether a text is one, and where an argument ends.
+"""Decide if a text is a program, and read the commands in a model's reply with their arguments.
 
 Rule 1: an argument ends in one of three places, tried in this order: after one string literal that
 is followed by `)`; at the `)` that balances the opening one, outside quotes; at a `)` that ends the
 line, when the parentheses do not balance within it.
 Rule 2: nothing but punctuation, markdown and a `#` comment may follow on that line. `FINAL(x) ends
 the run, but first …` talks about a command, and to take it for one could not be undone.
-Rule 3: one literal is unquoted and its escapes decoded; any other text is taken as it stands. An
+Rule 3: one literal is unquoted and its escapes decoded; any other text is taken as it is. An
 f-string is refused: only a program can evaluate it.
 Rule 4: every look ahead is paid for from an `Effort` in proportion to the text, so no text, however
 it is nested, costs more than a few passes over it.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import msgspec
 
-# Whether a text is a Python program, judged without running it.
+# Programs: a text is judged to be one without running it.
 #
 # Rule 1: Python's own parser is asked, for at most `CHECKED_CHARS_MAX` characters at a time and
 # twice that for one judge: it takes up to ten seconds for a megabyte of the wrong kind.
@@ -32,8 +32,8 @@ import msgspec
 
 CHECKED_CHARS_MAX = 32 << 10
 
-# What no sentence parses as. Not here: `assert`, `del`, `raise`, `return`, `global`, `pass`, which
-# begin sentences, and annotations without a value.
+# Syntax that no sentence parses as. Not here: `assert`, `del`, `raise`, `return`, `global`, `pass`,
+# which begin sentences, and annotations without a value.
 _DOING = (
     *(ast.Assign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef),
     *(ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith),
@@ -50,9 +50,11 @@ class Judge:
         self._chars_left = 2 * CHECKED_CHARS_MAX
 
     def parses(self, text: str) -> bool:
+        """Return True if a text is Python; False also if it is too long to be judged."""
         return self._tree(text) is not None
 
     def does_something(self, text: str) -> bool:
+        """Return True if a text is Python that does something; False also if it is too long."""
         tree = self._tree(text)
         if tree is None:
             return False
@@ -78,7 +80,7 @@ class Judge:
 
 
 def _does(node: ast.AST, lines: list[bytes]) -> bool:
-    """Say whether a part of a text that parses shows that it is meant as a program."""
+    """Return True if a node of a syntax tree shows that the text is meant as a program."""
     if isinstance(node, ast.Call):
         line, column = node.func.end_lineno or 0, node.func.end_col_offset or 0
         return lines[line - 1][column : column + 1] == b"("
@@ -87,7 +89,7 @@ def _does(node: ast.AST, lines: list[bytes]) -> bool:
 
 
 def tree_of(source: str) -> ast.Module | None:
-    """The syntax tree of a program of bearable length; None if it is none."""
+    """Return the syntax tree of a program, or None if it is none or has over 32,768 characters."""
     if len(source) > CHECKED_CHARS_MAX:
         return None
     try:
@@ -100,7 +102,7 @@ def tree_of(source: str) -> ast.Module | None:
 
 
 def names_bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement binds for those after it."""
+    """Yield the names that a statement binds for those after it."""
     # Not by recursion: a sum of a thousand terms is a thousand levels deep.
     waiting: list[ast.AST] = [statement]
     while waiting:
@@ -115,20 +117,20 @@ def names_bound(statement: ast.stmt) -> Iterator[str]:
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 yield from (each.asname or each.name.partition(".")[0] for each in aliases)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                pass  # What they bind is their own.
+                pass  # Their names are local to them.
             case node:
                 waiting += reversed(list(ast.iter_child_nodes(node)))
 
 
 def line_count(source: str) -> int:
-    """How many lines of a program say something."""
+    """Return how many lines of a program are not blank."""
     return sum(1 for line in source.splitlines() if line.strip())
 
 
-# The commands of a model's reply: where the argument of one ends, and what it says.
+# The commands of a model's reply, and their arguments.
 
 
-# A name stands before those it begins with, so that patterns try the longer one first.
+# A name is before any shorter one that it begins with: patterns have to try the longer one first.
 COMMAND_NAMES = (
     *("FINAL_VAR", "FINAL", "RUN", "CODE", "SNAPSHOT", "ROLLBACK"),
     *("QUERY_LLM_BATCHED", "QUERY_LLM"),
@@ -157,34 +159,53 @@ _FLUSH_CHARS_MAX = 64 << 10
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    """A program."""
+
     source: str
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
+    """A command line for the shell."""
+
     command: str
 
 
 class Final(msgspec.Struct, frozen=True, kw_only=True, tag="final"):
+    """The answer, as text. A single name may be that of a variable."""
+
     text: str
 
 
 class FinalVar(msgspec.Struct, frozen=True, kw_only=True, tag="final_var"):
+    """The answer, in a variable."""
+
     name: str
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
+    """A request to keep the files and variables under a name."""
+
     name: str
 
 
 class Rollback(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
+    """A request to restore a snapshot."""
+
     name: str
 
 
 class QueryLlm(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm"):
+    """A prompt for another model call.
+
+    No run has this command; a program calls `llm_query` instead.
+    """
+
     prompt: str
 
 
 class QueryLlmBatched(msgspec.Struct, frozen=True, kw_only=True, tag="query_llm_batched"):
+    """Several such prompts."""
+
     prompts: tuple[str, ...]
 
 
@@ -192,7 +213,7 @@ Command = Code | Run | Final | FinalVar | Snapshot | Rollback | QueryLlm | Query
 
 
 class Effort:
-    """What may still be spent on looking ahead in one text, in characters.
+    """The characters that may still be spent on looking ahead in one text.
 
     A look costs the characters it passes and a fixed part, which stands for the steps around it.
     When nothing is left, looks find nothing: what is then unread counts as not closed.
@@ -203,6 +224,7 @@ class Effort:
         self._chars = _EFFORT_CHARS_MIN + _LOOKS_PER_CHAR * len(text)
 
     def find(self, needle: str, start: int) -> int:
+        """Return the position of `needle` from `start` on, or -1 if nothing is found or left."""
         if self._chars <= 0:
             return -1
         at = self._text.find(needle, start)
@@ -210,6 +232,7 @@ class Effort:
         return at
 
     def search(self, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
+        """Return the first match from `start` on; None if there is none or nothing is left."""
         if self._chars <= 0:
             return None
         found = pattern.search(self._text, start)
@@ -221,7 +244,10 @@ class Effort:
 
 
 class Argument(msgspec.Struct, frozen=True, kw_only=True):
-    """`literal` says that the value was quoted, so that blanks at its ends were meant."""
+    """The argument of a command, read.
+
+    `literal` is True if it was quoted: blanks at its ends count.
+    """
 
     value: str
     end: int
@@ -229,7 +255,7 @@ class Argument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
-    """`why` goes after the command's name; `closed` is False when the closing `)` is missing."""
+    """The problem of an argument, to follow the command's name. `closed` is False without a `)`."""
 
     why: str
     closed: bool = True
@@ -238,13 +264,15 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
 def read_argument(text: str, start: int, effort: Effort) -> Argument | Unreadable:
     """Read the argument whose first character is at `start`, just after the parenthesis.
 
-    `end` of the answer is the end of the line on which the argument closes.
+    `end` of the result is the end of the line on which the argument closes. An `Unreadable` is
+    returned for an argument that is not closed, that is not alone on its line, or that is an
+    f-string.
     """
     literal = _literal(text, start, effort)
     if literal is not None:
         return literal
 
-    close = _balanced(text, start, effort)
+    close = _find_closing_parenthesis(text, start, effort)
     tail = None if close is None else _TAIL.match(text, close + 1)
     line_end = text.find("\n", start)
     line_end = len(text) if line_end < 0 else line_end
@@ -255,7 +283,7 @@ def read_argument(text: str, start: int, effort: Effort) -> Argument | Unreadabl
         return Argument(value=line[:-1], end=line_end)
     if tail is None:
         return Unreadable(why="(…) must stand alone on its line")
-    return Argument(value=_unquoted(text[start:close]), end=tail.end())
+    return Argument(value=_strip_curly_quotes(text[start:close]), end=tail.end())
 
 
 _OF_TEXT: dict[str, Callable[[str], Command]] = {
@@ -268,12 +296,12 @@ _OF_TEXT: dict[str, Callable[[str], Command]] = {
 
 
 def make_command(name: str, argument: Argument) -> Command | str:
-    """Make the command, or say what its argument lacks."""
+    """Return the command, or a text about what its argument lacks."""
     text = argument.value if argument.literal else argument.value.strip()
     if not text.strip():
         return f"has an empty argument; write {name}(…) with something in it"
     if name == "CODE":
-        return Code(source=flush(argument.value))
+        return Code(source=dedent_block(argument.value))
     if name == "FINAL_VAR":
         text = text.strip()
         named = text.replace("_", "a").isalnum()
@@ -293,15 +321,18 @@ def _batch(text: str) -> Command | str:
     return QueryLlmBatched(prompts=prompts)
 
 
-def flush(source: str) -> str:
-    """Take away the indentation that all lines share, unless that is a long way to look."""
+def dedent_block(source: str) -> str:
+    """Remove the indentation that all lines share, and the blanks at both ends.
+
+    A text of more than 65,536 characters keeps its indentation, because finding it takes too long.
+    """
     lines = source.strip("\r\n")
     return (textwrap.dedent(lines) if len(lines) <= _FLUSH_CHARS_MAX else lines).strip()
 
 
 def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | None:
     """Read an argument that is one string literal, which may span lines; None when it is not."""
-    at = _after_blank(text, start)
+    at = _skip_blanks(text, start)
     prefix = _PREFIX.match(text, at)
     if prefix is None:
         return None
@@ -310,28 +341,30 @@ def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | N
         return Unreadable(why=' cannot evaluate f"…" outside a code block; put it in the program')
     at = prefix.end()
     quote = text[at] * 3 if text.startswith(text[at] * 3, at) else text[at]
-    close = _unescaped(text, quote, at + len(quote), effort)
+    close = _find_unescaped(text, quote, at + len(quote), effort)
     if close < 0:
         return None
-    end = _after_blank(text, close + len(quote))
+    end = _skip_blanks(text, close + len(quote))
     if text.startswith(",", end):
-        end = _after_blank(text, end + 1)
+        end = _skip_blanks(text, end + 1)
     tail = _TAIL.match(text, end + 1) if text.startswith(")", end) else None
     if tail is None or kind not in {"", "r", "u"}:
         return None
     inside = text[at + len(quote) : close]
-    return Argument(value=inside if kind == "r" else _decoded(inside), end=tail.end(), literal=True)
+    return Argument(
+        value=inside if kind == "r" else _decode_escapes(inside), end=tail.end(), literal=True
+    )
 
 
-def _balanced(text: str, start: int, effort: Effort) -> int | None:
-    """Find the parenthesis that closes the one before `start`."""
+def _find_closing_parenthesis(text: str, start: int, effort: Effort) -> int | None:
+    """Return the position of the parenthesis that closes the one before `start`, or None."""
     depth = 1
     while (found := effort.search(_DELIMITER, start)) is not None:
         start = found.end()
         if found[0] == "(":
             depth += 1
         elif found[0] != ")":
-            start = _after_string(text, found.start(), effort)
+            start = _skip_string(text, found.start(), effort)
         elif depth == 1:
             return found.start()
         else:
@@ -339,8 +372,8 @@ def _balanced(text: str, start: int, effort: Effort) -> int | None:
     return None
 
 
-def _after_string(text: str, at: int, effort: Effort) -> int:
-    """Step over the string that a quote at `at` opens, or over the quote if it opens none.
+def _skip_string(text: str, at: int, effort: Effort) -> int:
+    """Return the position after the string that a quote at `at` opens, or after a mere quote.
 
     In prose most single quotes are apostrophes. A quote opens a string only after a blank, a
     bracket or one of `,=:`, and only if the next quote of its kind is on its line (or is a triple
@@ -352,15 +385,15 @@ def _after_string(text: str, at: int, effort: Effort) -> int:
     if text.startswith(quote * 3, at):
         close = effort.find(quote * 3, at + 3)
         return at + 3 if close < 0 else close + 3
-    close = _unescaped(text, _PARTNERS[quote], at + 1, effort)
+    close = _find_unescaped(text, _PARTNERS[quote], at + 1, effort)
     after = text[close + 1 : close + 2]
     if close < 0 or after.isalnum() or after == "_" or text.find("\n", at, close) >= 0:
         return at + 1
     return close + 1
 
 
-def _unescaped(text: str, quote: str, start: int, effort: Effort) -> int:
-    """Find the next `quote` that has no odd number of backslashes before it."""
+def _find_unescaped(text: str, quote: str, start: int, effort: Effort) -> int:
+    """Return the position of the next `quote` that no odd number of backslashes precedes, or -1."""
     at = effort.find(quote, start)
     while at >= 0:
         before = text[start:at]
@@ -371,16 +404,16 @@ def _unescaped(text: str, quote: str, start: int, effort: Effort) -> int:
     return -1
 
 
-def _unquoted(argument: str) -> str:
-    """Take typographic quotes off; they have no escapes, and programs have no use for them."""
+def _strip_curly_quotes(argument: str) -> str:
+    """Remove typographic quotes; they have no escapes, and programs have no use for them."""
     text = argument.strip()
     partner = {"\u201c": "\u201d", "\u2018": "\u2019"}.get(text[:1])
     alone = partner is not None and text.find(partner) == len(text) - 1
     return text[1:-1] if alone else argument
 
 
-def _decoded(literal: str) -> str:
-    r"""Decode escapes. One that is not known stays: `\d` and `\b` are more often patterns."""
+def _decode_escapes(literal: str) -> str:
+    r"""Decode escapes. An unknown one stays: `\d` and `\b` are more often patterns."""
     return _ESCAPE.sub(_character, literal) if "\\" in literal else literal
 
 
@@ -399,6 +432,6 @@ def _character(escape: re.Match[str]) -> str:
     return chr(code) if usable else escape[0]
 
 
-def _after_blank(text: str, start: int) -> int:
+def _skip_blanks(text: str, start: int) -> int:
     blank = _BLANK.match(text, start)
     return start if blank is None else blank.end()

@@ -1,16 +1,16 @@
-"""Compaction: which turns a long prompt shows in short, and where programs find them whole.
+"""Shorten long prompts: show old turns in short, and keep them whole where programs find them.
 
 Rule 1: it is mechanical. No model is asked, so it costs nothing, and a replay does the same again
 from the records alone.
-Rule 2: up to `RunStarted.compact_at` tokens, of four bytes each, nothing is touched. Beyond it the
-oldest turns are made shorter in one go, until half of it is reached: what servers keep of a prompt
-is not lost at every turn.
-Rule 3: the fixed part, the task and the last three turns stay as they are. Where they alone are so
-long, old turns still have half as much room as the bound, and a quarter after compaction.
-Rule 4: first, what came of old programs is shown by its beginning; the programs stay. Only where
+Rule 2: up to `RunStarted.compact_at` tokens, of four bytes each, nothing is touched. Beyond that,
+the oldest turns are shortened in one go, until half of it is reached. So the part of a prompt that
+servers cache is not lost at every turn.
+Rule 3: the fixed part, the task and the last three turns stay as they are. If they alone are longer
+than that, old turns still have half as much room as the bound, and a quarter after compaction.
+Rule 4: first, the results of old programs are shown by their beginning; the programs stay. Only if
 more than three quarters of the bound are still in use, the oldest turns leave, and a paragraph
-behind the task says so.
-Rule 5: what was shown and is not any more stands in `outputs`, at a place that the prompt names.
+after the task says so.
+Rule 5: what was shown and is not any more is in `outputs`, at a place that the prompt names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tallystick.core.records import ProgramFinished
 # model of 32,768 with its reply; and small models are lost in more.
 COMPACT_AT = 12_000
 TURNS_WHOLE = 3
-# How parts of a prompt are named that stand for others.
+# The names of the parts of a prompt that stand for others begin with these.
 BRIEF, EARLIER = "brief:", "earlier:"
 
 _BYTES_PER_TOKEN = 4
@@ -44,7 +44,7 @@ _REPLY_PART, _DENSEST = 4, 2
 
 
 def bound_for(window: int | None, *, reply_tokens: int) -> int:
-    """Where compaction begins if nobody says so: in a small window, earlier."""
+    """Return the default bound of compaction in tokens: `COMPACT_AT`, or less in a small window."""
     if window is None:
         return COMPACT_AT
     room = window - min(reply_tokens, window // _REPLY_PART)
@@ -52,7 +52,10 @@ def bound_for(window: int | None, *, reply_tokens: int) -> int:
 
 
 def checked_bound(given: object) -> int:
-    """A bound that somebody gave, in tokens; 0 switches compaction off. Raises `InvalidLimit`."""
+    """Return a bound that a caller gave, in tokens; 0 switches compaction off.
+
+    Raise `InvalidLimit` if it is no whole number, or negative.
+    """
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
         why = "must be a whole number of tokens, or 0 for no compaction"
         raise InvalidLimit(field="compact_at", given=given, why=why)
@@ -60,17 +63,23 @@ def checked_bound(given: object) -> int:
 
 
 def size_of(messages: Iterable[Message]) -> int:
-    """How long a prompt is, in bytes. Pictures stand in the task, and do not count."""
+    """Return the length of the texts of a prompt in bytes.
+
+    Pictures are in the task and do not count.
+    """
     return sum(len(each.text.encode("utf-8", "replace")) for each in messages)
 
 
-def results_with(state: RunState, event: ProgramFinished) -> tuple[ProgramFinished, ...]:
-    """What programs came to, as far as compaction will ask for it."""
+def add_result(state: RunState, event: ProgramFinished) -> tuple[ProgramFinished, ...]:
+    """Return the results of programs with one more. Without compaction they are not kept."""
     return (*state.results, event) if state.started.compact_at else ()
 
 
-def seen(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
-    """The prompt, with what it had shown before the `last` program and shows no more at its end."""
+def messages_with_outputs(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
+    """Return the prompt, with earlier results at its end if it does not show all of them.
+
+    The results of the `last` program, and of failed ones, are left out.
+    """
     if state.past is None and not any(isinstance(each, KeptText) for each in state.outputs):
         return state.messages
     results = [
@@ -80,35 +89,35 @@ def seen(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
     return (*state.messages, Message(role="user", part="", text=shown))
 
 
-def compacted(state: RunState) -> RunState:
-    """The state about to ask, with a prompt that is not too long, as far as the rules allow."""
+def compact(state: RunState) -> RunState:
+    """Return the state with a prompt that is short enough, as far as the rules allow."""
     bound = state.started.compact_at * _BYTES_PER_TOKEN
     if not bound or size_of(state.messages) <= bound:
         return state
     fixed, turns = state.messages[:_FIXED], state.messages[_FIXED:]
-    stays = size_of(fixed) + size_of(turns[-2 * _whole(state) :])
+    stays = size_of(fixed) + size_of(turns[-2 * _turns_kept_whole(state) :])
     most, least = max(bound, stays + bound // 2), max(bound // 2, stays + bound // 4)
     if size_of(state.messages) <= most:
         return state
-    state = _in_short(state, least)
-    # With less room than this it would happen again at every turn or two.
-    return state if size_of(state.messages) <= (most + least) // 2 else _left_out(state, least)
+    state = _shorten_results(state, least)
+    # With less room than this, compaction would happen again after a turn or two.
+    return state if size_of(state.messages) <= (most + least) // 2 else _drop_turns(state, least)
 
 
-def _whole(state: RunState) -> int:
-    """How many turns stay as they are. A mistake that is about to leave does not count."""
+def _turns_kept_whole(state: RunState) -> int:
+    """Return how many turns stay as they are. A mistake that is about to leave does not count."""
     return TURNS_WHOLE + state.passing
 
 
 def _turns_old(state: RunState) -> int:
-    return max(0, (len(state.messages) - _FIXED) // 2 - _whole(state))
+    return max(0, (len(state.messages) - _FIXED) // 2 - _turns_kept_whole(state))
 
 
-# -- what came of a program, in short ----------------------------------------------------------
+# -- results in short --------------------------------------------------------------------------
 
 
-def _in_short(state: RunState, bytes_max: int) -> RunState:
-    """Show what came of old programs by its beginning, the oldest first."""
+def _shorten_results(state: RunState, bytes_max: int) -> RunState:
+    """Show the results of old programs by their beginning, the oldest first."""
     messages, outputs = list(state.messages), list(state.outputs)
     results = {each.intent: each for each in state.results}
     size, sent = size_of(messages), state.sent
@@ -116,7 +125,7 @@ def _in_short(state: RunState, bytes_max: int) -> RunState:
         if size <= bytes_max:
             break
         found = [results[each] for each in _intents(messages[place])]
-        short, kept = _brief(found, len(outputs))
+        short, kept = _brief_message(found, len(outputs))
         saved = size_of((messages[place],)) - size_of((short,))
         if found and saved > 0:
             messages[place] = short
@@ -129,27 +138,30 @@ def _in_short(state: RunState, bytes_max: int) -> RunState:
 
 
 def _intents(message: Message) -> list[int]:
-    """The programs whose results a message shows whole."""
+    """Return the programs whose results a message shows whole."""
     parts = message.part.split("+")
     return [int(each.removeprefix(_RESULT)) for each in parts if each.startswith(_RESULT)]
 
 
-def _brief(results: Sequence[ProgramFinished], place: int) -> tuple[Message, list[Output]]:
-    """What came of the programs of a reply, in short, and what is to be kept from `place` on."""
+def _brief_message(results: Sequence[ProgramFinished], place: int) -> tuple[Message, list[Output]]:
+    """Return the results of a reply's programs in short, and the additions to `outputs`.
+
+    `place` is the place of the first addition.
+    """
     texts: list[str] = []
     kept: list[Output] = []
     for result in results:
-        text, is_cut = _shortened(result, place + len(kept))
+        text, is_cut = _brief_text(result, place + len(kept))
         texts.append(text)
         if is_cut:
             label = f"what came of program {result.intent}"
-            kept.append(KeptText(label=label, pieces=(whole_of(result),)))
+            kept.append(KeptText(label=label, pieces=(full_text_of(result),)))
     parts = "+".join(f"{BRIEF}{each.intent}" for each in results)
     return Message(role="user", part=parts, text="\n".join(texts)), kept
 
 
-def _shortened(result: ProgramFinished, place: int) -> tuple[str, bool]:
-    """The beginnings of what came of a program, and whether there is more than is shown.
+def _brief_text(result: ProgramFinished, place: int) -> tuple[str, bool]:
+    """Return the beginnings of a result, and True if there is more than is shown.
 
     A stream that was too long for the record names its place in `outputs` itself, in its last line.
     """
@@ -167,7 +179,10 @@ def _shortened(result: ProgramFinished, place: int) -> tuple[str, bool]:
 
 
 def _head(text: str, *, closing: bool, last: bool) -> tuple[str, int]:
-    """The beginning of a text, of an error its end; and how much else nothing else names."""
+    """Return the beginning of a text, or of an error its end, and how many characters are left out.
+
+    That is 0 also if the last line of the text names the place of the rest.
+    """
     text = text.rstrip("\n")
     if len(text) <= _HEAD_CHARS:
         return text, 0
@@ -199,8 +214,8 @@ def _sections(result: ProgramFinished) -> list[tuple[str, str]]:
     return found
 
 
-def whole_of(result: ProgramFinished) -> str:
-    """All that came of a program. What it only printed is as it was printed."""
+def full_text_of(result: ProgramFinished) -> str:
+    """Return the whole result of a program. If it only printed, that is as it was printed."""
     match _sections(result):
         case []:
             return _NOTHING
@@ -213,8 +228,8 @@ def whole_of(result: ProgramFinished) -> str:
 # -- turns that leave --------------------------------------------------------------------------
 
 
-def _left_out(state: RunState, bytes_max: int) -> RunState:
-    """Take the oldest turns out, and say behind the task where they are."""
+def _drop_turns(state: RunState, bytes_max: int) -> RunState:
+    """Take the oldest turns out of the prompt, and add a paragraph after the task about them."""
     messages = state.messages
     past = state.past or Past(task=messages[1])
     pairs = [messages[at : at + 2] for at in range(_FIXED, len(messages), 2)]
@@ -252,11 +267,11 @@ def _with_turns(
     for reply, told in pairs:
         turns += 1
         shown = [*_intents(told), *_intents_in_short(told)]
-        texts = [whole_of(known[each]) for each in shown] or [told.text]
+        texts = [full_text_of(known[each]) for each in shown] or [told.text]
         pieces += (f"--- program {turns} ---\n", reply.text, "\n--- what came of it ---\n")
         for text in texts:
             pieces += (text, "" if text.endswith("\n") else "\n")
-        # The last to make a name counts.
+        # A name counts at its last binding, so that the newest names come last.
         names = [*dict.fromkeys(reversed([*names, *_names_made(reply.text)]))][::-1]
     return msgspec.structs.replace(past, turns=turns, pieces=tuple(pieces), names=_latest(names))
 
@@ -277,7 +292,7 @@ def _summary(past: Past, place: int) -> str:
 
 
 def _latest(names: Sequence[str]) -> tuple[str, ...]:
-    """The last names, as many as there is room for."""
+    """Return the last names, as many as there is room for."""
     room, found = _NAMES_BYTES, []
     for name in reversed(names):
         room -= len(name.encode("utf-8", "replace")) + len("``, ")
@@ -288,7 +303,7 @@ def _latest(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _names_made(reply: str) -> Iterator[str]:
-    """The names that the programs of a reply bind for those after them."""
+    """Yield the names that the programs of a reply bind for those after them."""
     for command in parse_reply(reply).commands:
         tree = tree_of(command.source) if isinstance(command, Code) else None
         for statement in tree.body if tree is not None else ():

@@ -1,9 +1,9 @@
-"""The run machine: one event goes in; the next state and what to ask of the world come out.
+"""Advance a run: one event goes in; the next state and the next intents come out.
 
 Rule 1: every transition is in this file, and in the table where it fits there.
 Rule 2: it reads no clock, no file and no socket. What it needs arrives in an event, so replaying a
 ledger is running this file again.
-Rule 3: an event already on a ledger never raises for what it says. Charges are settled even when
+Rule 3: an event already on a ledger never raises for its content. Charges are settled even when
 they pass a limit; only the next request is refused. `IllegalEvent` means that the ledger or the
 driver is wrong, not the program.
 """
@@ -19,47 +19,54 @@ from tallystick.core.errors import IllegalEvent
 from tallystick.core.machine import native, prompt
 from tallystick.core.machine.answer import (
     Fit,
-    are_same,
-    as_code,
     direct_reply,
-    fallen_back,
+    fall_back_to_code,
+    fallback_reason,
     fit_of,
     is_direct,
-    not_with_code,
+    reject_answer,
+    restart_as_code,
     said_in,
-    unfit,
+    say_the_same,
     words_of,
 )
 from tallystick.core.machine.commands import Final
-from tallystick.core.machine.compaction import compacted, results_with, seen
-from tallystick.core.machine.prompt import Message, named_in
+from tallystick.core.machine.compaction import add_result, compact, messages_with_outputs
+from tallystick.core.machine.prompt import Message, uses_data
 from tallystick.core.machine.reply import command_name, is_program, parse_reply
-from tallystick.core.machine.state import Phase, RunState, after_program, at_start, heard, taught
+from tallystick.core.machine.state import (
+    Phase,
+    RunState,
+    after_answer,
+    after_program,
+    split_instructions,
+    with_first_skills,
+)
 from tallystick.core.machine.suspect_answer import (
     Doubt,
     doubt_of,
+    is_typed_unseen,
     named_values,
     question,
     still_unnamed,
-    written_blind,
 )
 from tallystick.core.machine.turn import (
     ESCALATED,
-    afresh_of,
-    asked,
-    asked_again,
-    asked_anew,
-    by_person,
-    came_to_nothing,
+    apply_check,
+    apply_decision,
     changed,
     charge_of,
     end_of,
+    messages_after_reply,
+    next_notices,
     next_program,
     over,
+    plan_request,
+    plan_request_again,
+    printed_nothing_found,
     program_of,
-    refused_command,
-    told_next,
-    told_of_check,
+    skip_command,
+    state_after_end,
 )
 from tallystick.core.records import (
     DOUBTED,
@@ -86,8 +93,8 @@ from tallystick.core.records import (
 
 _IDLE_MAX = 3
 _REPEATS_MAX = 2
-_REFUSALS_MAX = 2  # In a row, of what this run does not have.
-# Before the second attempt at a model call; doubled for each one after it.
+_REFUSALS_MAX = 2  # Commands in a row that this run does not have.
+# The wait before the second attempt at a model call; doubled for each one after it.
 _WAIT_MS = 250
 # Ends that other limits may undo.
 _BY_LIMITS = frozenset({"budget", "max_turns", "deadline"})
@@ -105,69 +112,82 @@ TRANSITIONS: dict[Phase, frozenset[type[Event]]] = {
 
 
 def begin(started: RunStarted, texts: tuple[str, ...] = ()) -> tuple[RunState, tuple[Intent, ...]]:
-    """Start a run over the texts it was given whole: its first intent is to ask the model."""
+    """Return the first state of a run, and its first intents: to ask the model.
+
+    `texts` are the texts that the run was given whole. If a limit is used up from the start, there
+    is no intent, and the state has the end of the run.
+    """
     unnamed = named_values(started.goal, texts)
     direct = started.strategy == "direct"
     messages = prompt.direct(started, texts) if direct else prompt.opening(started)
     state = RunState(started=started, texts=texts, messages=messages, unnamed=unnamed)
-    return _ask(at_start(state))
+    return _ask(with_first_skills(state))
 
 
 def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]]:
-    """Apply one event. The intents are what to ask of the world next; none ends the run."""
+    """Return the state after an event, and the intents that follow.
+
+    Without intents, the run has ended, or it waits: for further events of a program, or for its end
+    to be recorded. Raise `IllegalEvent` if this event cannot come in the phase of the state.
+    """
     if type(event) not in TRANSITIONS[state.phase]:
         raise IllegalEvent(event=type(event).__name__, phase=state.phase.value)
     match event:
         case ModelReplied():
-            return _replied(state, event)
+            return _on_reply(state, event)
         case ModelFailed():
-            return _failed(state, event)
+            return _on_failure(state, event)
         case ModelRefused():
-            return _refused(state, event)
+            return _on_refusal(state, event)
         case HostAnswered() | QueryReplied() | QueryFailed() | QueryRefused() | ChildEnded():
-            return heard(_charged(state, charge_of(event)), event), ()
+            return after_answer(_add_charge(state, charge_of(event)), event), ()
         case ProgramChecked():
-            return _checked(state, event)
+            return _on_check(state, event)
         case ProgramFinished():
-            return _finished(state, event)
+            return _on_program_end(state, event)
         case RunEnded():
             return msgspec.structs.replace(state, phase=Phase.DONE, ended=event), ()
         case RunResumed() | RunForked():
-            return _continued(state, event)
+            return _on_continuation(state, event)
         case _:
             assert_never(event)
 
 
 def ending(state: RunState, stop: StopReason, detail: str) -> RunState:
-    """End a run from outside: it was cancelled, or its time is over, or the sandbox broke."""
+    """Return the state of a run that was ended from outside the machine.
+
+    It was cancelled, or its time is over, or its sandbox broke. The driver records the end.
+    """
     return _end(state, stop, detail)[0]
 
 
-# -- what a reply leads to, or its failure -----------------------------------------------------
+# -- model replies and failures ----------------------------------------------------------------
 
 
-def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent, ...]]:
-    """Ask again where that may help, as an attempt of its own; otherwise end."""
-    state = _charged(state, charge_of(event) + Charge(wall_ms=event.wall_ms))
+def _on_failure(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent, ...]]:
+    """Ask again if that may help, as a new attempt; otherwise end."""
+    state = _add_charge(state, charge_of(event) + Charge(wall_ms=event.wall_ms))
     detail = f"{event.reason}: {event.message}"
     limits = state.started.limits
     if event.reason == LEFT or (event.reason == DOUBTED and event.kind == "transient"):
-        # It was not the model that failed. Whoever left ends the run, or goes on with it.
-        cap = None if event.reason == LEFT else _over(state)
+        # The model did not fail. After a cancel the limits are not checked: the driver ends the
+        # run at once, and it has to end as `cancelled` and not as `budget`. The next attempt is
+        # planned for a resume, which checks the limits itself (`passed_between`).
+        cap = None if event.reason == LEFT else _limit_reached(state)
         excused = msgspec.structs.replace(state, excused=state.excused + 1)
         return _ask(excused, attempt=state.attempt + 1) if cap is None else _end(state, *cap)
     if event.reason == DOUBTED:
         return _end(state, "in_doubt", event.message)
     if state.charge.wall_ms >= limits.wall_ms:
         return _end(state, "deadline", detail)
-    if is_direct(state) and (why := not_with_code(event)) is not None:
-        return _turn_over(fallen_back(state, why), afresh=True)
+    if is_direct(state) and (why := fallback_reason(event)) is not None:
+        return _next_turn(fall_back_to_code(state, why), afresh=True)
     if event.kind == "terminal":
         return _end(state, "model_error", detail)
     if state.attempt - state.excused > limits.retries:
         tries = f" ({state.attempt} attempts)" if state.attempt > 1 else ""
         return _end(state, "model_error", detail + tries)
-    if (cap := _over(state)) is not None:
+    if (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
     wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - state.excused - 1))
     if state.charge.wall_ms + wait_ms >= limits.wall_ms:
@@ -176,32 +196,38 @@ def _failed(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent
     return _ask(state, attempt=state.attempt + 1, wait_ms=wait_ms)
 
 
-def _refused(state: RunState, event: ModelRefused) -> tuple[RunState, tuple[Intent, ...]]:
-    """No budget pays for the call. What nobody asked for by name may be had for less."""
+def _on_refusal(state: RunState, event: ModelRefused) -> tuple[RunState, tuple[Intent, ...]]:
+    """End the run, or continue with programs, whose prompts are shorter.
+
+    That is possible for a direct run whose strategy the caller did not ask for by name.
+    """
     if is_direct(state) and state.started.strategy_why:
-        # Nothing was asked: the turn is the same.
+        # The call was never made, so the turn is the same.
         state = msgspec.structs.replace(state, turn=state.turn - 1)
-        return _turn_over(fallen_back(state, "budget"), afresh=True)
+        return _next_turn(fall_back_to_code(state, "budget"), afresh=True)
     return _end(state, "budget", event.message)
 
 
-def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
+def _on_reply(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Intent, ...]]:
+    """Charge a reply, and continue with its commands, its answer, or a request for a program."""
     used = charge_of(event) + Charge(turns=1, wall_ms=event.wall_ms)
     reply = parse_reply(event.text, cut=event.cut)
     state = msgspec.structs.replace(state, said=said_in(event.text) or state.said)
     if is_direct(state):
         read = direct_reply(reply, event.text, cut=event.cut)
         if read.kind == "answer":
-            return _taken(_charged(state, used), fit_of(read.said, state.started), "direct")
+            return _take_answer(
+                _add_charge(state, used), fit_of(read.said, state.started), "direct"
+            )
         if read.kind != "program":
-            state = fallen_back(_charged(state, used), read.kind, said=read.said)
-            return _turn_over(state, afresh=True)
-        state = as_code(state)
-    said = native.said_of(state, reply, event.text)
+            state = fall_back_to_code(_add_charge(state, used), read.kind, said=read.said)
+            return _next_turn(state, afresh=True)
+        state = restart_as_code(state)
+    said = native.reply_in_prompt(state, reply, event.text)
     message = Message(role="assistant", part=f"reply:{event.intent}", text=said or "(nothing)")
     stays = state.messages[:-2] if state.passing else state.messages
     state = msgspec.structs.replace(
-        _charged(state, used),
+        _add_charge(state, used),
         messages=(*stays, message),
         sent=min(state.sent, len(stays)),
         passing=False,
@@ -211,71 +237,77 @@ def _replied(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Inte
     if not reply.commands:
         words = words_of(reply, event.text, cut=event.cut)
         return _nudge(state, reply.problem or prompt.WRITE, event.intent, words)
-    return _next(msgspec.structs.replace(state, queue=reply.commands, idle=0))
+    return _next_command(msgspec.structs.replace(state, queue=reply.commands, idle=0))
 
 
-def _next(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
-    """Go on with the reply's next command, or with the next turn."""
+def _next_command(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
+    """Continue with the reply's next command, or with the next turn."""
     if not state.queue:
-        return _turn_over(state)
+        return _next_turn(state)
     command = state.queue[0]
     if is_program(command, native=native.is_native_run(state.started)):
         state, intent = next_program(state)
         return state, (intent,)
     if isinstance(command, Final):
-        return _answered(state, command.text, "FINAL", seen=state.part == 0)
+        return _offer_answer(state, command.text, "FINAL", seen=state.part == 0)
     if state.refusals >= _REFUSALS_MAX:
         return _end(state, "refused", f"{command_name(command)} is not available in this run")
-    return _next(refused_command(state, command_name(command)))
+    return _next_command(skip_command(state, command_name(command)))
 
 
-def _checked(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[Intent, ...]]:
-    """Run a program, have another written, or wait for a person."""
-    state = told_of_check(state, event)
+def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[Intent, ...]]:
+    """Run the program, have another one written, or wait for a person."""
+    state = apply_check(state, event)
     if state.passed:
-        return _next(state)
+        return _next_command(state)
     if event.decision == "escalate":
         return _end(state, "refused", f"{ESCALATED}: {event.message}")
-    return _turn_over(msgspec.structs.replace(state, queue=()))
+    return _next_turn(msgspec.structs.replace(state, queue=()))
 
 
-def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
+def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
+    """Record the result of a program, then end the run, ask about its answer, or continue."""
     if event.stop == native.RETRIED:
-        return _next(native.run_again(state))
+        return _next_command(native.prepare_retry(state))
     source = program_of(state)
-    pair, repeated = native.ran_before(state, event)
-    event, learned, whole, lasts = taught(state, event)
-    state = native.after_native(after_program(state), event)
+    pair, repeated = native.identify_program(state, event)
+    event, learned, whole, lasts = split_instructions(state, event)
+    state = native.note_names_made(after_program(state), event)
     failed = event.failure is not None
     state = msgspec.structs.replace(
-        _charged(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
+        _add_charge(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
         phase=Phase.ASKING,
         queue=() if failed else state.queue[1:],
         passing=(repeated or (failed and not lasts)) and (state.part == 0 or state.passing),
-        read=state.read or named_in(source, state.started),
+        read=state.read or uses_data(source, state.started),
         unnamed=still_unnamed(state.unnamed, source, event),
         outputs=state.outputs + event.outputs,
-        results=results_with(state, whole),
+        results=add_result(state, whole),
         part=state.part + 1,
         seen=state.seen if repeated else (*state.seen, pair),
         repeats=state.repeats + repeated,
-        partial=(None if lasts else prompt.shown_value(event)) or state.partial,
+        partial=(None if lasts else prompt.last_value(event)) or state.partial,
     )
     if event.answer is not None:
-        # With what the program printed, in case the answer is asked about.
+        # Includes what the program printed, in case the model is asked about the answer.
         in_part = not all(each.whole for each in state.started.contexts)
-        blind = in_part and written_blind(
-            source, event.answer, printed=bool(event.stdout.strip()), messages=seen(state, event)
+        blind = in_part and is_typed_unseen(
+            source,
+            event.answer,
+            printed=bool(event.stdout.strip()),
+            messages=messages_with_outputs(state, event),
         )
         shown = (prompt.output(event, part=f"result:{event.intent}"),) if event.stdout else ()
-        return _answered(state, event.answer, "program", seen=not blind, source=source, shown=shown)
+        return _offer_answer(
+            state, event.answer, "program", seen=not blind, source=source, shown=shown
+        )
     if event.stop == "deadline":
-        # Its deadline was what the run had left.
+        # The deadline of the program was the rest of the run's time.
         return _end(state, "deadline", f"{state.started.limits.wall_ms:,} ms passed")
     if state.repeats >= _REPEATS_MAX:
         return _end(state, "no_progress", "the same program gave the same result again")
-    if came_to_nothing(state, event):
-        return _doubted(state, "empty", event.stdout.strip(), source)
+    if printed_nothing_found(state, event):
+        return _ask_about_answer(state, "empty", event.stdout.strip(), source)
     notes = (prompt.REPEATED,) if repeated else learned
     rebound = prompt.rebound_tools(source, state.started)
     message = prompt.observation(
@@ -289,13 +321,13 @@ def _finished(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[
     state = msgspec.structs.replace(state, rebound=rebound)
     afresh = repeated and state.part == 1
     if afresh and prompt.output(event, part="").text in state.messages[-2].text:
-        # What it came to is in view already.
+        # The prompt shows its output already.
         message = Message(role="user", part=message.part, text=prompt.REPEATED)
     state = msgspec.structs.replace(state, observed=(*state.observed, message))
-    return _turn_over(state, afresh=True) if afresh else _next(state)
+    return _next_turn(state, afresh=True) if afresh else _next_command(state)
 
 
-def _answered(
+def _offer_answer(
     state: RunState,
     answer: str,
     how: str,
@@ -304,37 +336,45 @@ def _answered(
     source: str = "",
     shown: tuple[Message, ...] = (),
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    """Take an answer, unless it looks like a slip and there is a turn left to say so, once."""
+    """Take an answer, or ask once about one that looks like a slip, if there is a turn left."""
     fit = fit_of(answer, state.started)
     answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
     doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
     if doubt != "unseen" and prompt.rebound_tools(source, state.started):
         doubt = "rebound"
-    if doubt is None or again or doubt in state.asked_about or _over(state) is not None:
-        return _taken(state, fit, how)
+    if doubt is None or again or doubt in state.asked_about or _limit_reached(state) is not None:
+        return _take_answer(state, fit, how)
     if doubt == "unseen":
         state = msgspec.structs.replace(state, observed=(*state.observed, *shown))
     else:
         state = msgspec.structs.replace(state, partial=answer or state.partial)
-    return _doubted(state, doubt, answer, source)
+    return _ask_about_answer(state, doubt, answer, source)
 
 
-def _taken(state: RunState, fit: Fit, how: str) -> tuple[RunState, tuple[Intent, ...]]:
-    """End with an answer that fits. For another one the model is asked again, and not for ever."""
+def _take_answer(state: RunState, fit: Fit, how: str) -> tuple[RunState, tuple[Intent, ...]]:
+    """End with an answer that fits the schema.
+
+    For another one, ask the model again, at most twice.
+    """
     if fit.problem is None:
         return _end(msgspec.structs.replace(state, answer=fit.text), "answered", how)
-    state, why = unfit(state, fit, _over(state))
-    return _turn_over(state) if why is None else _end(state, "no_progress", why)
+    state, why = reject_answer(state, fit, _limit_reached(state))
+    return _next_turn(state) if why is None else _end(state, "no_progress", why)
 
 
-def _doubted(
+def _ask_about_answer(
     state: RunState, doubt: Doubt, answer: str, source: str
 ) -> tuple[RunState, tuple[Intent, ...]]:
+    """Ask the model about an answer that looks like a slip.
+
+    An answer that was typed unseen stays in the prompt with its program. Any other program that
+    gave a doubtful answer is taken out, because a model copies it.
+    """
     text = question(
         doubt, answer, state.started, texts=state.texts, unnamed=state.unnamed, source=source
     )
     message = Message(role="user", part=f"doubt:{state.turn}:{doubt}", text=text)
-    return _turn_over(
+    return _next_turn(
         msgspec.structs.replace(
             state,
             phase=Phase.ASKING,
@@ -349,55 +389,59 @@ def _doubted(
 def _nudge(
     state: RunState, problem: str, intent: int, words: str | None
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    """A reply without action gets a concrete request, and not for ever.
+    """Answer a reply without action with a concrete request, at most twice in a row.
 
-    A model that says the same in words again, after it was asked for a program, has answered.
+    A model that repeats the same words, after it was asked for a program, has answered.
     """
-    same = are_same(words, state.words) and not prompt.is_older(state.started)
+    same = say_the_same(words, state.words) and not prompt.is_older(state.started)
     state = msgspec.structs.replace(state, idle=state.idle + 1, words=words or state.words)
     if same and words is not None:
-        return _answered(state, words, "words", seen=True)
+        return _offer_answer(state, words, "words", seen=True)
     if state.idle >= _IDLE_MAX:
         return _end(state, "no_progress", f"{state.idle} replies in a row held nothing to run")
     message = prompt.nudge(problem, state.started, partial=state.partial, part=f"nudge:{intent}")
-    return _turn_over(msgspec.structs.replace(state, observed=(message,)), afresh=True)
+    return _next_turn(msgspec.structs.replace(state, observed=(message,)), afresh=True)
 
 
-# -- going on ----------------------------------------------------------------------------------
+# -- resume and fork ---------------------------------------------------------------------------
 
 
-def _continued(
+def _on_continuation(
     state: RunState, event: RunResumed | RunForked
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    """Go on under what it says is another. What is under way stays so; an end may be undone."""
-    state = native.restarted(state, event)
+    """Apply a resume or a fork: continue under the limits, model and temperature it sets.
+
+    Work in progress continues. A run that had ended asks the model again, or runs the program that
+    a person approved, unless one of its limits is still used up.
+    """
+    state = native.note_restart(state, event)
     state = msgspec.structs.replace(state, started=changed(state.started, event))
     ended = state.ended
     grown = isinstance(event, RunForked) and ended is not None and ended.stop != "answered"
     undone = grown or (ended is not None and ended.stop in _BY_LIMITS)
-    undone = undone and _over(state) is None
+    undone = undone and _limit_reached(state) is None
     if not (state.phase is Phase.DONE or (state.phase is Phase.ENDING and undone)):
         return state, ()
-    state = afresh_of(state)
-    if (decided := by_person(state, event)) is not None:
-        return _next(decided) if decided.queue else _turn_over(decided)
+    state = state_after_end(state)
+    if (decided := apply_decision(state, event)) is not None:
+        return _next_command(decided) if decided.queue else _next_turn(decided)
     if state.observed:
-        return _turn_over(state)
-    if (cap := _over(state)) is not None:
+        return _next_turn(state)
+    if (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
-    # It was not answered: the turn is the same.
+    # The last request has no reply, so the turn is the same.
     return _ask(msgspec.structs.replace(state, turn=max(0, state.turn - 1)))
 
 
 # -- turns and caps ----------------------------------------------------------------------------
 
 
-def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tuple[Intent, ...]]:
-    """Put the observations into the prompt and ask again, unless a cap says no."""
-    if (cap := _over(state)) is not None:
+def _next_turn(state: RunState, *, afresh: bool = False) -> tuple[RunState, tuple[Intent, ...]]:
+    """Put the observations into the prompt and ask again, unless a limit is used up."""
+    if (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
-    observed, told = told_next(state)
-    messages = asked_again(state.messages, observed, afresh=afresh)
+    observed, told = next_notices(state)
+    messages = messages_after_reply(state.messages, observed, afresh=afresh)
     state = msgspec.structs.replace(
         state,
         messages=messages,
@@ -407,19 +451,19 @@ def _turn_over(state: RunState, *, afresh: bool = False) -> tuple[RunState, tupl
         queue=(),
         passing=state.passing and not afresh,
     )
-    return _ask(compacted(state))
+    return _ask(compact(state))
 
 
-def _over(state: RunState) -> tuple[StopReason, str] | None:
+def _limit_reached(state: RunState) -> tuple[StopReason, str] | None:
     return over(state.started.limits, state.charge)
 
 
 def _ask(
     state: RunState, *, attempt: int = 1, wait_ms: int = 0
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    if state.turn == 0 and (cap := _over(state)) is not None:
+    if state.turn == 0 and (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
-    state, intent = asked(state, attempt=attempt, wait_ms=wait_ms)
+    state, intent = plan_request(state, attempt=attempt, wait_ms=wait_ms)
     return state, (intent,)
 
 
@@ -428,17 +472,18 @@ def _end(state: RunState, stop: StopReason, detail: str) -> tuple[RunState, tupl
     return msgspec.structs.replace(state, phase=Phase.ENDING, ended=ended, queue=()), ()
 
 
-def _charged(state: RunState, charge: Charge) -> RunState:
+def _add_charge(state: RunState, charge: Charge) -> RunState:
     return msgspec.structs.replace(state, charge=state.charge + charge)
-
-
-# A run that is gone on with between intents: what it asks next is asked as it counts now.
 
 
 def passed_between(
     state: RunState, event: RunResumed | RunForked, pending: tuple[Intent, ...]
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    """Apply a passage while nothing is under way. What is pending is made again, or refused."""
+    """Resume or fork a run while nothing is in progress. `pending` are its planned intents.
+
+    A planned model call is planned again under the limits, model and temperature that apply now. If
+    a limit is already used up, the run ends instead, with no intents.
+    """
     state, intents = advance(state, event)
     if intents or state.phase is not Phase.ASKING:
         return state, intents or pending
@@ -448,6 +493,6 @@ def passed_between(
     again: list[Intent] = []
     for each in pending:
         if isinstance(each, AskModel):
-            state, each = asked_anew(state, each)
+            state, each = plan_request_again(state, each)
         again.append(each)
     return state, tuple(again)

@@ -1,10 +1,10 @@
-"""Runs whose programs run natively, with a shell and files: what the machine knows of them.
+"""Keep the state of runs whose programs run natively, with a shell and files.
 
-Rule 1: a program is an effect. It is served where it is recorded, and never run again for that; one
-that was cut off has an end that says what was decided about it.
+Rule 1: a program is an effect. Its recorded result is served, and it is never run again for that;
+one that was cut off has an end that records what was decided about it.
 Rule 2: files, the shell's directory and its exported variables outlive a process, Python's
-variables do not. Wherever a run is gone on with, its interpreter is another one, and the model is
-told so by what is said next.
+variables do not. After a resume or a fork, the interpreter is another one, and the next message to
+the model says so.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tallystick.core.machine.commands import (
     names_bound,
     tree_of,
 )
-from tallystick.core.machine.reply import Reply, as_program, shown
+from tallystick.core.machine.reply import Reply, as_program, command_text
 from tallystick.core.machine.state import NativeState, Phase, RunState
 from tallystick.core.records import ProgramFinished, ProgramKind, RunForked, RunResumed, RunStarted
 
-# The end of a program that was cut off, where it is begun once more.
+# The stop of a program that was cut off and is begun once more.
 RETRIED = "retried"
 _TEXT_CHARS_MAX = 2_000
 _NAMES_MAX = 40
@@ -39,12 +39,12 @@ _MISSING_MAX = 20
 
 
 def is_native_run(started: RunStarted) -> bool:
-    """Whether the programs of a run are native Python and bash."""
+    """Return True if the programs of a run are native Python and bash."""
     return started.backend != "wasm"
 
 
 def kind_of(command: Command) -> ProgramKind:
-    """What is run for a command."""
+    """Return the kind of program that a command runs."""
     match command:
         case Run():
             return "bash"
@@ -58,15 +58,18 @@ def kind_of(command: Command) -> ProgramKind:
             assert_never(command)
 
 
-def said_of(state: RunState, reply: Reply, text: str) -> str:
-    """A reply as it stands in the prompt: its commands, in the form the model is asked to write."""
+def reply_in_prompt(state: RunState, reply: Reply, text: str) -> str:
+    """Return a reply as the prompt shows it: its commands, in the form the model is asked to write.
+
+    Without commands, it is the beginning of the text.
+    """
     native = is_native_run(state.started)
-    said = "\n\n".join(shown(each, native=native) for each in reply.commands)
+    said = "\n\n".join(command_text(each, native=native) for each in reply.commands)
     return said or text[:_TEXT_CHARS_MAX]
 
 
-def ran_before(state: RunState, event: ProgramFinished) -> tuple[str, bool]:
-    """What identifies a program with what came of it, and whether that was there before.
+def identify_program(state: RunState, event: ProgramFinished) -> tuple[str, bool]:
+    """Return the digest of a program with its result, and True if the run had the same before.
 
     Files change what a program means: natively, only the one right before it counts.
     """
@@ -79,15 +82,16 @@ def ran_before(state: RunState, event: ProgramFinished) -> tuple[str, bool]:
     return pair, state.seen[-1:] == (pair,)
 
 
-def run_again(state: RunState) -> RunState:
-    """The state after a program that was cut off and is to be begun once more: it is next."""
+def prepare_retry(state: RunState) -> RunState:
+    """Return the state after a program that was cut off and is begun once more: it is next."""
     return msgspec.structs.replace(state, phase=Phase.ASKING, passed=True)
 
 
-def after_native(state: RunState, event: ProgramFinished) -> RunState:
-    """Note which names a program made, as far as its source says. It is still first in the queue.
+def note_names_made(state: RunState, event: ProgramFinished) -> RunState:
+    """Return the state with the names that a program made, as far as its source shows.
 
-    A program that was stopped from outside has left the namespace as it was.
+    The program is still first in the queue. One that was stopped from outside has left the
+    namespace as it was.
     """
     command = state.queue[0]
     if not is_native_run(state.started) or not isinstance(command, Code):
@@ -101,8 +105,12 @@ def after_native(state: RunState, event: ProgramFinished) -> RunState:
     return msgspec.structs.replace(state, native=native)
 
 
-def restarted(state: RunState, event: RunResumed | RunForked) -> RunState:
-    """The state of a run that is gone on with, in another interpreter."""
+def note_restart(state: RunState, event: RunResumed | RunForked) -> RunState:
+    """Return the state after a resume or fork, with a notice for the model about the restart.
+
+    It lists the names that are gone, and the files that could not be kept. Without either, the
+    state stays as it is.
+    """
     native = state.native
     if not is_native_run(state.started) or not (native.ran or event.files_missing):
         return state
@@ -123,10 +131,10 @@ def restarted(state: RunState, event: RunResumed | RunForked) -> RunState:
     return msgspec.structs.replace(state, native=NativeState(note="\n\n".join(said)))
 
 
-def noted(state: RunState) -> RunState:
-    """The state with what is to be said of a restart in the prompt, at the end of what is asked.
+def add_restart_note(state: RunState) -> RunState:
+    """Return the state with the notice of a restart at the end of the prompt.
 
-    What was asked before may never have been written, so nothing is said by reference to it.
+    The earlier request may never have been recorded, so the next one does not refer to it.
     """
     note = state.native.note
     if not note:

@@ -1,9 +1,9 @@
-"""What the model reads: a fixed part that stays small, the task, the run so far, and advice.
+"""Compose what the model reads: a fixed part that stays small, the task, the run so far, advice.
 
-The prompt only grows, until it is compacted: each message is made once, from one record, and keeps
-its bytes, so a server that keeps a prefix keeps it, and the ledger can name a prompt by what was
-added to the last one.
-Programs are shown in exactly the form the model is asked to write. Roles alternate strictly.
+The prompt only grows, until it is compacted. Each message is made once, from one record, and keeps
+its bytes. So a server can cache a prefix, and the ledger can name a prompt by what was added to the
+last one. Programs are shown in exactly the form the model is asked to write. Roles alternate
+strictly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from tallystick.core.clock import time_told
+from tallystick.core.clock import clock_sentence
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.commands import names_bound, tree_of
 from tallystick.core.records import (
@@ -24,10 +24,10 @@ from tallystick.core.records import (
     ProgramFinished,
     RunStarted,
     ViewRef,
-    files_told,
+    skill_files_text,
 )
 
-# What a model is told beside an error: what there is instead of what its program looked for.
+# The advice next to an error: the names that exist, instead of the one that a program looked for.
 #
 # Each hint is one line about this run's own names. A hint that could be wrong is not given: a weak
 # model follows it all the same.
@@ -42,7 +42,7 @@ _QUOTED = re.compile(r"'([A-Za-z_][\w.]{0,60})'")
 
 
 def data_names(started: RunStarted) -> tuple[str, ...]:
-    """The names under which a program finds its data, the most useful first."""
+    """Return the names under which a program finds its data, the most useful first."""
     views = dict.fromkeys(view.name for view in started.views)
     names = [name for name in views if name != "lines"]
     if "lines" in views:
@@ -50,16 +50,16 @@ def data_names(started: RunStarted) -> tuple[str, ...]:
     return (*names, *(each.name for each in started.contexts))
 
 
-def named_in(source: str, started: RunStarted) -> bool:
-    """Whether a program names any of its data, or opens it as a file."""
+def uses_data(source: str, started: RunStarted) -> bool:
+    """Return True if a program names any of its data, or opens it as a file."""
     return not {*data_names(started), "open"}.isdisjoint(_WORD.findall(source))
 
 
 def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
-    """A line of help for this failure, if there is a certain one."""
+    """Return a line of help for this failure, or None if there is no certain one."""
     names = ", ".join(f"`{name}`" for name in data_names(started))
     if started.backend != "wasm" and failure.kind in _OF_FILES:
-        # There are files, and packages; which, nobody here knows.
+        # A native run has files and packages, and this module does not know which.
         return None
     match failure.kind:
         case "SandboxViolation" | "FileNotFoundError" | "PermissionError" if (
@@ -69,7 +69,7 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
             if names:
                 return f"There are no such files. The data is already there: {names}.{files}"
             return f"There are no files here.{files}"
-        case "ModuleNotFoundError" | "ImportError" if _of_skills(failure, started):
+        case "ModuleNotFoundError" | "ImportError" if _imports_skills(failure, started):
             return (
                 "`skills` is no module, and what it knows are texts to follow, not functions. It "
                 f"is there already: {_search(started)}"
@@ -78,9 +78,9 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
             data = f" The data is already there: {names}." if names else ""
             return f"Only the standard library can be imported.{data}"
         case "KeyError":
-            return _columns(failure.message, started.views)
+            return _column_advice(failure.message, started.views)
         case "NameError":
-            return _undefined(failure, names, started)
+            return _name_advice(failure, names, started)
         case "EOFError" if "input" in failure.traceback:
             return "Nobody answers input(). Take values from the data."
         case _:
@@ -90,7 +90,7 @@ def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
 _FILES_OF_SKILLS = " Files of a skill: skills.read(name, path)."
 
 
-def _of_skills(failure: ProgramFailure, started: RunStarted) -> bool:
+def _imports_skills(failure: ProgramFailure, started: RunStarted) -> bool:
     return started.skills is not None and "'skills" in failure.message
 
 
@@ -99,8 +99,8 @@ def _search(started: RunStarted) -> str:
     return given.begin if given is not None and given.begin else 'print(skills.search("words"))'
 
 
-def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
-    """The columns there are, where a column was looked for that is none."""
+def _column_advice(message: str, views: tuple[ViewRef, ...]) -> str | None:
+    """Return the columns of the tables, if a program asked for a column that no table has."""
     tables = [view for view in views if view.kind == "table"]
     known = {column for view in tables for column, _ in view.columns}
     if not tables or message.strip("'\"") in known:
@@ -112,20 +112,20 @@ def _columns(message: str, views: tuple[ViewRef, ...]) -> str | None:
     )
 
 
-def _undefined(failure: ProgramFailure, names: str, started: RunStarted) -> str | None:
+def _name_advice(failure: ProgramFailure, names: str, started: RunStarted) -> str | None:
     found = _QUOTED.search(failure.message)
     if found is None:
         return None
     if f"FINAL({found[1]}" in failure.traceback and found[1][:1].isupper():
         return f"Text needs quotes: FINAL({found[1]!r})."
     if any(f"\n{found[1]} = " in each.sample for each in started.contexts):
-        # It took the example for something that had been run.
+        # The model took the example for a program that had been run.
         return f"Your block has to begin with the lines of the example that make `{found[1]}`."
     data = f" The data is in {names}." if names else ""
     return f"`{found[1]}` was never defined: import or define it first.{data}"
 
 
-# What a model is told that has a shell and files: the fixed part of the prompt of a native run.
+# The fixed part of the prompt of a native run, which has a shell and files.
 
 
 # A grant of a host that programs may reach: `net:HOST` or `net:HOST:PORT`.
@@ -162,23 +162,23 @@ _OPEN = "Of the network only these can be reached, by HTTP and HTTPS: {hosts}."
 _HOSTS_MAX = 20
 
 
-def system_of(started: RunStarted) -> str:
-    """The fixed part, with what of the network there is."""
+def native_system(started: RunStarted) -> str:
+    """Return the fixed part of a native run, with the hosts that its programs can reach."""
     hosts = [each.removeprefix(NET) for each in started.grants if each.startswith(NET)]
     named = ", ".join(hosts[:_HOSTS_MAX]) + (" ..." if len(hosts) > _HOSTS_MAX else "")
     return _NATIVE_SYSTEM.format(network=_OPEN.format(hosts=named) if hosts else _CLOSED)
 
 
-# What the model reads: a fixed part that stays small, the task, and the run so far.
+# The prompts of runs: a fixed part that stays small, the task, and the run so far.
 
 
 TEMPLATE = "python@3"
 _WITHOUT_TIME = "python@2"
-# The prompts that this version can make again; the last are those that it writes.
+# The prompts that this version can compute again; it writes the last one.
 TEMPLATES = (_WITHOUT_TIME, TEMPLATE)
-# The end of a native program that was cut off and is given up.
+# The stop of a native program that was cut off and is given up.
 ABANDONED = "abandoned"
-# Told to a model when it can use them.
+# The functions that other parts of the prompt introduce, if the run has them.
 _TOLD_LATER = ("outputs.", "llm_query", "rlm_query", "budget.", "skills.")
 # Those of a memory have a program of their own.
 _OF_MEMORY = frozenset({"recall", "score", "cite", "remember"})
@@ -205,25 +205,25 @@ variables; FINAL_VAR("name") answers with one of them."""
 
 # The first message of a prompt that asks for the answer itself.
 DIRECT = "system:direct"
-# What a model is to reply if it cannot answer.
+# The reply of a model that cannot answer.
 CANNOT = "CANNOT"
 _DIRECT = f"""\
 You are given data and a task. Reply with the answer to the task and nothing else: exactly what is \
 asked for, no explanation. If the data cannot answer it by reading alone, reply {CANNOT}."""
 
-# Where there is no text, what is missing can only be computed.
+# Without a text, an answer that the model does not know can only be computed.
 _DIRECT_WITHOUT_TEXT = """\
 Reply with the answer to the task and nothing else: exactly what is asked for, no explanation. If \
 it has to be computed, reply with one ```python block that prints it; it is run, and you see what \
 it printed."""
 
-# What is told only where an answer has to fit a schema.
+# Only for runs whose answer has to fit a schema.
 _TYPED = "The answer is a JSON value. Call FINAL with a dict, list, number or text that fits this \
 JSON schema:"
 _TYPED_DIRECT = "Reply with a JSON value and nothing else. It has to fit this JSON schema:"
 _SCHEMA_CHARS_MAX = 4_000
 
-# What only a recursive run is told.
+# Only for recursive runs.
 _RECURSIVE = """\
 What code cannot decide, programs ask a model: to read or classify text. llm_query(prompt) \
 returns text; llm_query_batched(prompts, schema=bool) a list (bool, int, list[str]), 1 MB at \
@@ -241,7 +241,7 @@ _PIECE_CHARS = 8_000
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A picture in a prompt: its media type and its bytes, or a reference to them.
 
-    Records and prompts carry the reference; the bytes are read where the request leaves.
+    Records and prompts have the reference; the bytes are read when the request is sent.
     """
 
     media_type: str
@@ -250,6 +250,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sha256(self) -> str:
+        """The digest of the bytes."""
         return self.ref.id if self.ref is not None else digest(self.data)
 
 
@@ -263,12 +264,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def opening(started: RunStarted) -> tuple[Message, ...]:
-    """The fixed part and the task, with the request for code last."""
-    system = _WASM_SYSTEM if started.backend == "wasm" else system_of(started)
+    """Return the fixed part and the task, with the request for code last."""
+    system = _WASM_SYSTEM if started.backend == "wasm" else native_system(started)
     if started.strategy == "recursive":
         system = f"{system}\n\n{_recursive(started)}"
     listed = "\n".join(
-        _described(name, doc) for name, doc in started.functions if not name.startswith(_TOLD_LATER)
+        _function_line(name, doc)
+        for name, doc in started.functions
+        if not name.startswith(_TOLD_LATER)
     )
     if listed and is_older(started):
         system = f"{system}\n\nFunctions you can call:\n{listed}"
@@ -280,13 +283,13 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
     said = [f"The data:\n{data}"] if data else []
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
-    said += _put(started, files=True)
+    said += _user_skills(started, files=True)
     if started.session is not None:
         said += [each for each in (started.session.has, started.session.told) if each]
     said += _time(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
-        said.append(f"{_TYPED}\n{_shown_schema(started.schema)}")
+        said.append(f"{_TYPED}\n{_schema_excerpt(started.schema)}")
     if started.skills is not None and started.skills.begin:
         said.append(f"Look for instructions first:\n```python\n{started.skills.begin}\n```")
     if started.memory is not None and started.memory.begin:
@@ -299,7 +302,10 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
 
 
 def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
-    """The functions that whoever began the run gave it, by name, each with its description."""
+    """Return the functions that the caller gave the run, each with its description.
+
+    Functions of the runtime, of attachments and of the memory are left out.
+    """
     remembers = _OF_MEMORY if started.memory is not None else frozenset()
     return tuple(
         (name, doc)
@@ -309,7 +315,9 @@ def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
 
 
 def _sample_calls(started: RunStarted) -> str:
-    """A program that calls the first tools. Its arguments are names, which stand for no value.
+    """Return a program that calls the first tools.
+
+    Its arguments are names, which stand for no value.
 
     A weak model runs what it is shown: with values in it, that could have an effect.
     """
@@ -319,7 +327,7 @@ def _sample_calls(started: RunStarted) -> str:
 
 
 def _sample_call(name: str, doc: str) -> str | None:
-    """A call with what a function needs; None where its signature cannot be read."""
+    """Return a call with the required arguments, or None if the signature cannot be read."""
     head = doc.partition("\n")[0]
     if not head.startswith(f"{name}("):
         return None
@@ -336,14 +344,14 @@ def _sample_call(name: str, doc: str) -> str | None:
 
 
 def _recursive(started: RunStarted) -> str:
-    """How programs ask models. Where there are rows or records, the data has the example."""
+    """Return the paragraph about asking models. With rows or records, the data has the example."""
     if any(each.kind in ("table", "json_lines") for each in started.views):
         return _RECURSIVE
     return f"{_RECURSIVE}\n\n{_EXAMPLE.format(pieces=_pieces(started))}"
 
 
 def _pieces(started: RunStarted) -> str:
-    """How a program of this run cuts its data into pieces."""
+    """Return a line that cuts the data of this run into pieces."""
     kept = [(each.name, each.key) for each in started.texts]
     kept += [(each.name, each.key) for each in started.inputs]
     if not kept:
@@ -358,7 +366,7 @@ def _pieces(started: RunStarted) -> str:
 
 
 def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
-    """A prompt with the texts in it whole, which asks for the answer itself."""
+    """Return a prompt with the texts in it whole, which asks for the answer itself."""
     said = [
         f"--- {name!r} ---\n{text}"
         if variable == "context"
@@ -367,13 +375,13 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     ]
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
-    said += _put(started)
+    said += _user_skills(started)
     if started.session is not None and started.session.told:
         said.append(started.session.told)
     said += _time(started)
     said.append(f"The task: {started.goal}")
     if started.schema is not None:
-        said.append(f"{_TYPED_DIRECT}\n{_shown_schema(started.schema)}")
+        said.append(f"{_TYPED_DIRECT}\n{_schema_excerpt(started.schema)}")
     system = _DIRECT
     if not started.files and not is_older(started):
         system = _DIRECT_WITHOUT_TEXT
@@ -397,27 +405,36 @@ def has_nothing_to_read(started: RunStarted) -> bool:
 
 
 def is_older(started: RunStarted) -> bool:
-    """Return True for a run of the prompts before these: it is to be made again as it was."""
+    """Return True for a run of the previous prompts, which a replay has to compute as they were."""
     return started.template == _WITHOUT_TIME
 
 
 def _time(started: RunStarted) -> list[str]:
-    """The time, beside the task and to the minute: what stands before it can be cached."""
-    return [] if is_older(started) else [time_told(started.clock)]
+    """Return the time to the minute, for a place next to the task.
+
+    Everything before that place stays the same from run to run, so that it can be cached.
+    """
+    return [] if is_older(started) else [clock_sentence(started.clock)]
 
 
-def _put(started: RunStarted, *, files: bool = False) -> list[str]:
-    """The instructions that the user put in front; for programs, with the way to their files."""
+def _user_skills(started: RunStarted, *, files: bool = False) -> list[str]:
+    """Return the instructions that the user put first.
+
+    With `files`, programs read them, and are shown how to reach the files of each skill.
+    """
     said = []
     for each in () if started.skills is None else started.skills.put:
-        told = files_told(each.id, each.files) if files else ""
+        told = skill_files_text(each.id, each.files) if files else ""
         text = f"Instructions to follow (skill {each.id!r}):\n{each.text}"
         said.append(f"{text}\n{told}" if told else text)
     return said
 
 
-def _shown_schema(schema: str) -> str:
-    """A schema, or the beginning of a very long one: the rest is told where it is broken."""
+def _schema_excerpt(schema: str) -> str:
+    """Return a schema, or the beginning of a very long one.
+
+    If an answer breaks a rule that was left out, the model gets the problem in a line.
+    """
     cut = schema[:_SCHEMA_CHARS_MAX]
     return cut if cut == schema else f"{cut} ... (and {len(schema) - len(cut):,} characters more)"
 
@@ -441,8 +458,8 @@ REPEATED = (
 )
 
 
-def _described(name: str, doc: str) -> str:
-    """A function's signature and the first line of what it says of itself."""
+def _function_line(name: str, doc: str) -> str:
+    """Return a function's signature and the first line of its description."""
     lines = [line.strip() for line in doc.splitlines() if line.strip()]
     head = lines[0] if lines and lines[0].startswith(f"{name}(") else f"{name}(...)"
     rest = lines[1:] if lines and lines[0].startswith(f"{name}(") else lines
@@ -470,24 +487,24 @@ def observation(
     rebound: tuple[str, ...] = (),
     told: tuple[str, ...] = (),
 ) -> Message:
-    """What the model is told of its program, with what to do next at the end.
+    """Return the message about the result of a program, with what to do next at the end.
 
     `rebound` are tools whose names the program took for something else, `told` those of the program
-    before it: their names were back when this one began, and the model knows.
+    before it. Their names were back when this one began, and the model knows.
     """
     said = [_body(result)]
     if result.names_kept:
-        names = _listed(result.names_kept)
+        names = _name_list(result.names_kept)
         said.append(f"Your assignment to {names} was left out: it holds the data already.")
     back = tuple(each for each in result.names_restored if each not in told)
     if rebound:
-        names = _listed(rebound)
+        names = _name_list(rebound)
         said.append(
             f"Your program put something of its own in the place of {names}. What was there is "
             "back: call it, do not define it."
         )
     if back:
-        names = _listed(back)
+        names = _name_list(back)
         said.append(
             f"Your program had rebound {names}; these names are the run's own and are back."
         )
@@ -507,7 +524,7 @@ def observation(
 
 
 def nudge(problem: str, started: RunStarted, *, partial: str | None, part: str) -> Message:
-    """What is said to a reply without action: what was wrong, where the data is, what to do."""
+    """Return the message to a reply without action: the problem, where the data is, what to do."""
     shown = f"\n\nThe last result was:\n{partial}" if partial else ""
     names = data_names(started)
     held = ", ".join(f"`{name}`" for name in names)
@@ -516,19 +533,20 @@ def nudge(problem: str, started: RunStarted, *, partial: str | None, part: str) 
 
 
 def output(result: ProgramFinished, *, part: str) -> Message:
-    """What a program printed, and no more."""
+    """Return a message with the result of a program, and no advice."""
     return Message(role="user", part=part, text=_body(result))
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _name_list(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
 def _body(result: ProgramFinished) -> str:
+    """Return the result of a program as text: what it printed, how it failed, or its value."""
     if result.stop == ABANDONED and result.failure is not None:
         return result.failure.message
     if isinstance(result.exit_code, int):
-        return _of_shell(result, result.exit_code)
+        return _shell_body(result, result.exit_code)
     blocks = []
     if result.stdout.strip():
         blocks.append(f"Output:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
@@ -551,8 +569,8 @@ def _body(result: ProgramFinished) -> str:
     return "\n".join(blocks)
 
 
-def _of_shell(result: ProgramFinished, exit_code: int) -> str:
-    """What came of a command of the shell."""
+def _shell_body(result: ProgramFinished, exit_code: int) -> str:
+    """Return the result of a command of the shell as text."""
     blocks = []
     if result.stdout.strip():
         blocks.append(f"stdout:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
@@ -564,8 +582,11 @@ def _of_shell(result: ProgramFinished, exit_code: int) -> str:
     return "\n".join([*blocks, f"exit_code: {exit_code}"])
 
 
-def shown_value(result: ProgramFinished) -> str | None:
-    """What the model was last shown: the value, or else what was printed."""
+def last_value(result: ProgramFinished) -> str | None:
+    """Return what the model was last shown: the value, or else what was printed.
+
+    None if the program failed or showed nothing.
+    """
     if result.failure is not None:
         return None
     shown = result.value if result.value is not None else result.stdout.strip()
@@ -575,7 +596,7 @@ def shown_value(result: ProgramFinished) -> str | None:
 
 
 def cut(text: str, chars_max: int) -> str:
-    """Keep head and tail of a long text, and say how to see the rest."""
+    """Keep head and tail of a long text, and say between them how to see the rest."""
     text = text.rstrip("\n")
     if len(text) <= chars_max:
         return text
@@ -594,7 +615,7 @@ def request_digest(
     tokens_out_max: int,
     temperature: float | None,
 ) -> str:
-    """The digest of the whole request as it goes to the model. Pictures count by their digests."""
+    """Return the digest of the whole request as it is sent. Pictures count by their digests."""
     said = [
         [each.role, each.text, [[image.media_type, image.sha256] for image in each.images]]
         for each in messages

@@ -1,4 +1,4 @@
-"""What a model's reply asks for: programs and commands, read leniently and written as asked for.
+"""Parse a model's reply into programs and commands, leniently, and write commands as text.
 
 A reply is hostile until it has been read, and it is also often nearly right. The rules:
 
@@ -7,15 +7,15 @@ another language is prose. A bare fence is a program if its content is Python th
 otherwise it may hold commands. `42` in a bare fence is an output the model made up: to run it would
 echo 42 and make it look like a fact.
 Rule 2: a fence closes at the first line of as many marks or more. If that line is inside a
-triple-quoted string, a later one is taken, provided the program then parses; no ``` stands in a
-Python program outside a string, so one that parses is read right.
-Rule 3: a command stands at the start of its line, after nothing but blanks and markdown: list,
-quote and heading markers, `*`, a backtick. Prose may come before and after it on lines of its own.
-In the middle of a sentence it is talked about, not given. `commands` says where it ends.
+triple-quoted string, a later one is taken, provided the program then parses. A Python program has
+no ``` outside a string, so a block that parses is read right.
+Rule 3: a command is at the start of its line, after nothing but blanks and markdown: list, quote
+and heading markers, `*`, a backtick. Prose may come before and after it on lines of its own. In the
+middle of a sentence it is talked about, not given. `commands` finds where it ends.
 Rule 4: what is inside a program is the program's: a FINAL in it is not counted again.
 Rule 5: a reply without any fence that is Python and does something is a program as a whole.
-Rule 6: reasoning is not read: <think>…</think>, and all that stands before a </think> whose opening
-was in the prompt. In reasoning that is never closed, a command counts if the reply ends with it.
+Rule 6: reasoning is not read: <think>…</think>, and everything before a </think> whose opening was
+in the prompt. In reasoning that is never closed, a command counts if the reply ends with it.
 Rule 7: reading takes time in proportion to the text. More openings than `OPENINGS_MAX` are refused
 together, and looking ahead is paid for from an `Effort`.
 """
@@ -41,7 +41,7 @@ from tallystick.core.machine.commands import (
     Run,
     Snapshot,
     Unreadable,
-    flush,
+    dedent_block,
     make_command,
     read_argument,
 )
@@ -71,7 +71,10 @@ _CUT = "cut at the token limit before it was whole; write only one code block, a
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read. `problem` is one line for the model: nothing was read, or not all of it."""
+    """The commands of a reply.
+
+    `problem` is one line for the model if nothing, or not all, was read.
+    """
 
     commands: tuple[Command, ...]
     prose: str
@@ -85,22 +88,22 @@ class _Block(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool
 
 
-def fenced(source: str, language: str = "python") -> str:
-    """Render a program as a model is asked to write it; `parse_reply` gives back the same."""
+def fenced_block(source: str, language: str = "python") -> str:
+    """Return a program in the form a model is asked to write; `parse_reply` reads the same back."""
     longest = max((len(run) for run in _BACKTICKS.findall(source)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{source}\n{fence}"
 
 
 def parse_reply(text: str, *, cut: bool = False) -> Reply:
-    """Read a reply; never raises. `cut` says that it ended at the token limit."""
+    """Read a reply; never raises. `cut` is True if it ended at the token limit."""
     reader = _Reader(text, cut=cut)
     reader.read()
     return reader.reply()
 
 
 class _Reader:
-    """One pass over a reply: where it stands, and what it has read so far."""
+    """One pass over a reply: its current position, and what it has read so far."""
 
     def __init__(self, text: str, *, cut: bool) -> None:
         self.text = text
@@ -111,7 +114,7 @@ class _Reader:
         self.commands: list[Command] = []
         self.commands_end = 0
         self.prose: list[str] = []
-        # A problem is told in any case, a hint only if there is no command.
+        # A problem is returned in any case, a hint only if there is no command.
         self.problem: str | None = None
         self.hint: str | None = None
         self.body_start = 0
@@ -122,6 +125,7 @@ class _Reader:
         self.closer_passed = -1
 
     def read(self) -> None:
+        """Read the whole reply, from one opening to the next."""
         openings = 0
         while (hint := _HINT_OF_OPENING.search(self.text, self.at)) is not None:
             openings += 1
@@ -146,6 +150,10 @@ class _Reader:
         self._pass_prose(len(self.text))
 
     def reply(self) -> Reply:
+        """Return what was read.
+
+        A reply that is a program as a whole is returned as that program.
+        """
         if self.outside is not None:
             self._leave_reasoning(*self.outside)
         bare = self._bare_program()
@@ -157,9 +165,13 @@ class _Reader:
         prose = "".join(self.prose).strip()
         return Reply(commands=tuple(self.commands), prose=prose, problem=problem)
 
-    # What an opening turns out to be. Each of these leaves `at` behind the opening.
+    # One method for each kind of opening. Each of them moves `at` past the opening.
 
     def _reasoning(self, opening: re.Match[str]) -> None:
+        """Skip reasoning, or read on in reasoning that is never closed.
+
+        A closing mark without an opening drops everything before it: the opening was in the prompt.
+        """
         if self.outside is not None:
             self.at = opening.end()
             return
@@ -186,6 +198,7 @@ class _Reader:
         self.hint = f"the reply ended inside its reasoning; {_ASK}"
 
     def _command(self, opening: re.Match[str]) -> None:
+        """Read a command with its argument, or note why it cannot be read."""
         name = opening["name"]
         argument = read_argument(self.text, opening.end(), self.effort)
         if isinstance(argument, Unreadable):
@@ -206,9 +219,12 @@ class _Reader:
             self._pass_prose(opening.end())
             return
         self._pass_prose(opening.start("late"))
-        self._tagged(opening, fence=opening["late"], language=opening["tag"].lower(), indent="")
+        self._tagged_fence(
+            opening, fence=opening["late"], language=opening["tag"].lower(), indent=""
+        )
 
     def _fence(self, opening: re.Match[str]) -> None:
+        """Read a fence: as a program, a command line, or prose."""
         lead, fence, info = opening["lead"], opening["fence"], opening["info"]
         quoted = ">" in lead or "#" in lead
         if quoted or opening.start() == self.closer_passed:
@@ -224,7 +240,7 @@ class _Reader:
         language = "" if found is None else found[1].lower()
         indent = "".join(char if char in " \t" else " " for char in lead)
         if language or info.strip():
-            self._tagged(opening, fence=fence, language=language, indent=indent)
+            self._tagged_fence(opening, fence=fence, language=language, indent=indent)
         else:
             self._bare_fence(opening, indent=indent)
 
@@ -241,7 +257,10 @@ class _Reader:
         else:
             self._pass_prose(opening.end())
 
-    def _tagged(self, opening: re.Match[str], *, fence: str, language: str, indent: str) -> None:
+    def _tagged_fence(
+        self, opening: re.Match[str], *, fence: str, language: str, indent: str
+    ) -> None:
+        """Read a fence with a language, and note why if it is not run."""
         block = self._block(opening, fence=fence, indent=indent)
         whole = block.closed or (language in _PYTHON and self.judge.parses(block.source))
         if language not in _PYTHON | _SHELL:
@@ -251,7 +270,7 @@ class _Reader:
             self.hint = f"the {language} block is empty; {_ASK}"
             self.at = block.end
         elif language in _SHELL and (whole or not self.cut):
-            self._take(Run(command=_without_prompts(block.source)), end=block.end)
+            self._take(Run(command=_strip_prompts(block.source)), end=block.end)
         elif whole:
             self._take(Code(source=block.source), end=block.end)
         else:
@@ -278,18 +297,19 @@ class _Reader:
             end = self.fence_start
         if not 0 < end - self.body_start <= CHECKED_CHARS_MAX:
             return None
-        body = flush(self.text[self.body_start : end])
+        body = dedent_block(self.text[self.body_start : end])
         return body if self.judge.does_something(body) else None
 
-    # Where a block ends.
+    # The end of a block.
 
     def _block(self, opening: re.Match[str], *, fence: str, indent: str) -> _Block:
+        """Return the content of a fence, up to the first closing line that fits."""
         start = min(opening.end() + 1, len(self.text))
         crlf = "\r" if opening[0].endswith("\r") else ""
         first: _Block | None = None
         for close, end in islice(self._closers(fence, start), _CLOSERS_TRIED_MAX):
             content = self.text[start:close].removesuffix("\n").removesuffix(crlf)
-            source = _dedented(content, indent)
+            source = _dedent(content, indent)
             block = _Block(source=source, close=close, end=end, closed=True)
             inside_string = source.count('"""') % 2 or source.count("'''") % 2
             if (first is None and not inside_string) or self.judge.parses(source):
@@ -302,7 +322,7 @@ class _Reader:
             # Too long to be judged; copying it for each of many bare fences would be quadratic.
             return _Block(source="", close=start, end=start, closed=False)
         rest = self.text[start:].rstrip()
-        source = _dedented(rest.removesuffix(fence), indent)
+        source = _dedent(rest.removesuffix(fence), indent)
         end = len(self.text)
         return _Block(source=source, close=end, end=end, closed=rest.endswith(fence))
 
@@ -321,7 +341,7 @@ class _Reader:
         at = self.text.find("\n", start)
         return len(self.text) if at < 0 else at
 
-    # What was read.
+    # The results.
 
     def _take(self, command: Command, *, end: int) -> None:
         self.commands.append(command)
@@ -348,7 +368,7 @@ class _Reader:
         return f"no code was found; {_ASK}"
 
 
-def _dedented(content: str, indent: str) -> str:
+def _dedent(content: str, indent: str) -> str:
     """Take the fence's own indentation off the lines that have it, if the first line has it."""
     blank = len(content) - len(content.lstrip())
     first_line = content.rfind("\n", 0, blank) + 1
@@ -357,7 +377,7 @@ def _dedented(content: str, indent: str) -> str:
     return f"\n{content}".replace(f"\n{indent}", "\n")[1:]
 
 
-def _without_prompts(source: str) -> str:
+def _strip_prompts(source: str) -> str:
     """Keep what follows `$ ` if there are such lines; the others are then output."""
     typed = [line[2:] for line in source.splitlines() if line.startswith("$ ") and line[2:].strip()]
     return "\n".join(typed) if typed else source
@@ -366,30 +386,34 @@ def _without_prompts(source: str) -> str:
 # Commands of a reply as programs, and in the form the model is asked to write them.
 
 
-# What only a run has whose programs run natively.
+# The commands that only runs with native programs have.
 _Native = Run | Snapshot | Rollback
 
 
-def shown(command: Command, *, native: bool = False) -> str:
-    """A command in the form the model is asked to write."""
+def command_text(command: Command, *, native: bool = False) -> str:
+    """Return a command in the form the model is asked to write."""
     if isinstance(command, Code):
-        return fenced(command.source)
+        return fenced_block(command.source)
     if native and isinstance(command, Run):
-        return fenced(command.command, "bash")
+        return fenced_block(command.command, "bash")
     if native and isinstance(command, Snapshot | Rollback):
         return f"{command_name(command)}({command.name})"
     if isinstance(command, Final):
         return f"FINAL({command.text})"
-    return fenced(as_program(command)) if isinstance(command, FinalVar) else command_name(command)
+    return (
+        fenced_block(as_program(command))
+        if isinstance(command, FinalVar)
+        else command_name(command)
+    )
 
 
 def command_name(command: Command) -> str:
-    """The word a command is given by."""
+    """Return the word that a command is written with."""
     return str(command.__struct_config__.tag).upper()
 
 
 def as_program(command: Command) -> str:
-    """A command as the program that does it; one of a native session as what it is about.
+    """Return the program of a command; for one of a native session, its command line or its name.
 
     `FINAL(total)` outside a block names a variable more often than the word: the program knows.
     """
@@ -406,12 +430,12 @@ def as_program(command: Command) -> str:
 
 
 def is_native(command: Command) -> bool:
-    """Whether a command needs a shell, or files."""
+    """Return True if a command needs a shell, or files."""
     return isinstance(command, _Native)
 
 
 def is_program(command: Command, *, native: bool = False) -> bool:
-    """Whether a command is carried out by running something."""
+    """Return True if a command is carried out by running something."""
     if native and is_native(command):
         return True
     if isinstance(command, Final):

@@ -1,7 +1,7 @@
-"""Where a run stands: everything the machine knows of it as one value, with what it kept aside.
+"""Define the state of a run, as one value, and what skills change of it.
 
-Instructions that a program loads enter the prompt with its result, whole as far as there is room:
-what a program prints is cut far shorter, and a model that forgets to print would never see them.
+Instructions that a program loads enter the prompt with its result, whole as far as there is room.
+The output of a program is cut far shorter, and a model that forgets to print would never see them.
 A run that a program begins is narrowed as that program is, from its start.
 """
 
@@ -28,10 +28,10 @@ from tallystick.core.records import (
     SkillMatched,
     SkillsGiven,
     SkillUsed,
-    files_told,
+    skill_files_text,
 )
 
-# What left the prompt of a run: texts that programs find in `outputs`, and turns.
+# Parts that have left the prompt of a run: texts that programs find in `outputs`, and turns.
 
 
 class KeptText(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,17 +42,18 @@ class KeptText(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
+        """The whole text."""
         return "".join(self.pieces)
 
 
-# What programs find in `outputs`, by its place.
+# An item of `outputs`, which programs find by its place.
 Output = AttachmentRef | KeptText
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """The turns that left the prompt whole: how many, all of them as text, the names they made.
+    """The turns that left the prompt: their number, all of them as text, the names they made.
 
-    `task` is the message they came after, as it was while they stood there.
+    `task` is the message before them, as it was while they were in the prompt.
     """
 
     task: Message
@@ -61,11 +62,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
 
 
-# Where a run stands: everything the machine knows of it, as one value.
-
-
 class Phase(Enum):
-    """Where a run stands."""
+    """The phase of a run, which decides the events that may come next."""
 
     ASKING = "asking"
     CHECKING = "checking"
@@ -75,11 +73,12 @@ class Phase(Enum):
 
 
 class SkillState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has done with skills.
+    """The skills that a run loaded and used, and the functions that they allow.
 
-    `used` says of each what was used. `tools` are the functions that each loaded skill allows;
-    `tools_next` those of skills that this program loaded, `texts` their instructions and files,
-    `found` the first of those that it searched for.
+    `used` pairs the id of a skill with a use of it. `tools` are the functions that each loaded
+    skill allows, `tools_next` those of skills that the current program loaded. `texts` are the
+    instructions and files of those, and `found` is the first skill that the program found by a
+    search.
     """
 
     loaded: tuple[str, ...] = ()
@@ -91,9 +90,9 @@ class SkillState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a native interpreter: the names that programs made, as their sources say.
+    """The names that programs of a native interpreter made, as their sources show.
 
-    `ran` says that it has run one at all, `note` is what the model is still to be told of it.
+    `ran` is True once it has run a program, `note` is a notice that the prompt does not have yet.
     """
 
     names: tuple[str, ...] = ()
@@ -104,19 +103,26 @@ class NativeState(msgspec.Struct, frozen=True, kw_only=True):
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known of a run. Equal ledgers give equal states.
 
-    `passing` says that the last reply and what was said to it leave the prompt once there is a
-    better one: a failed program is copied as readily as a good one. `read` says that a program
-    has named the data, `unnamed` which values of the question none has, `asked_about` which doubts
-    of an answer the model was told of, `doubted` the last such answer. `texts` are the data, as
-    far as it was given whole; `outputs` what programs printed and was too long to be shown, or is
-    not shown any more. `results` are what programs came to, and `past` the turns that left a prompt
-    that was too long: both are there only for `compaction`.
-    `told` is the share of the budget, in per cent, that the model was last told of; `excused` how
-    many attempts of this turn came to nothing by no fault of the model; `unfit` how many answers
-    did not fit the schema; `unchecked` how many programs in a row were refused by the vocabulary,
-    and `held` is what waits for a person. `rebound` are the tools whose names the last one took.
-    `said` is the last reply, as far as it is shown where a run has no answer; `words` the last one
-    that answered in words and held nothing to run.
+    The prompt: `messages` are the prompt so far, of which the first `sent` were in the call of
+    intent `base`. `passing` is True if the last reply and the observation of it leave the
+    prompt once there is a better one: a model copies a failed program as readily as a good one.
+    `observed` are the messages for the next turn. `rebound` are the tools whose names the last
+    program took. `told` is the share of the budget, in per cent, of the last notice to the model.
+
+    The data: `texts` are those that the run was given whole. `outputs` is what programs printed and
+    was too long to be shown, or is not shown any more. `results` are the results of programs, and
+    `past` the turns that left a prompt that was too long: both are there only for `compaction`.
+
+    Suspect answers: `read` is True once a program has named the data. `unnamed` are the values of
+    the question that no program has, `asked_about` the doubts that the model was asked about,
+    `doubted` the last such answer.
+
+    Counters: `excused` counts the attempts of this turn that failed by no fault of the model,
+    `unfit` the answers that did not fit the schema, `unchecked` the programs that the vocabulary
+    refused in a row. `held` are the commands that wait for a person.
+
+    Results: `said` is the last reply, as far as it is shown for a run without an answer. `words` is
+    the last one that answered in words and had nothing to run.
     """
 
     started: RunStarted
@@ -161,13 +167,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     words: str | None = None
 
 
-# What a run's machine knows of skills: which were loaded and used, and what that narrows.
+# The skills of a run: which were loaded and used, and what that narrows.
 
 
-# Of one text of instructions, and of all that one program loads.
+# The most characters of one text of instructions, and of all that one program loads.
 TOLD_CHARS_MAX = 16_000
 _ALL_CHARS_MAX = 2 * TOLD_CHARS_MAX + 1_000
-# A shorter one may be told twice; taken out, it could stand for what is none of it.
+# A text of at most this many characters stays in the output: replacing it could remove a part of
+# the output that only happens to be equal.
 _TWICE_CHARS_MAX = 40
 _NAMED_MAX = 10
 _JSON, _TEXT = b"0", b"2"
@@ -185,10 +192,11 @@ _BELOW = "(the instructions are below)"
 _TOO_MANY = "Loaded too, and not told here for want of room: {ids}. Load only the one that fits."
 
 
-class Taught(NamedTuple):
-    """What a program taught: its result as it is shown, what is told besides, and all in one.
+class SplitResult(NamedTuple):
+    """The result of a program, apart from the instructions that it loaded.
 
-    `lasts` says that there are instructions in it, which stay in the prompt.
+    `shown` is the result without them, `notes` are the instructions, `whole` is both in one.
+    `lasts` is True if there are instructions, which stay in the prompt.
     """
 
     shown: ProgramFinished
@@ -197,8 +205,11 @@ class Taught(NamedTuple):
     lasts: bool
 
 
-def at_start(state: RunState) -> RunState:
-    """With the skills that the user put in front, and what those of its caller allow."""
+def with_first_skills(state: RunState) -> RunState:
+    """Return the first state with the skills that the user put first.
+
+    A run that a program of another run began is limited to what the skills of that one allow.
+    """
     started = state.started
     put = () if started.skills is None else started.skills.put
     before = () if started.caller is None else started.caller.tools
@@ -209,8 +220,8 @@ def at_start(state: RunState) -> RunState:
     return msgspec.structs.replace(state, skills=skills)
 
 
-def heard(state: RunState, event: Event) -> RunState:
-    """After an answer, if it had to do with a skill."""
+def after_answer(state: RunState, event: Event) -> RunState:
+    """Return the state after a host's answer, with the skill that it loaded, used or found."""
     if not isinstance(event, HostAnswered):
         return state
     skills = state.skills
@@ -228,20 +239,23 @@ def heard(state: RunState, event: Event) -> RunState:
             if place not in skills.used:
                 skills = msgspec.structs.replace(skills, used=(*skills.used, place))
         case None:
-            found = _found_by(event) if event.name == _SEARCH else None
+            found = _first_skill_found(event) if event.name == _SEARCH else None
             if found is None:
                 return state
             skills = msgspec.structs.replace(skills, found=skills.found or found)
     return msgspec.structs.replace(state, skills=skills)
 
 
-def taught(state: RunState, event: ProgramFinished) -> Taught:
-    """What a program printed, without instructions that it loaded; and those, to be told whole."""
+def split_instructions(state: RunState, event: ProgramFinished) -> SplitResult:
+    """Split the result of a program: what it printed, and the instructions that it loaded, whole.
+
+    If the program only searched for skills, the note tells how to load the first one.
+    """
     texts = tuple(dict.fromkeys(state.skills.texts))
     if not texts:
         found = state.skills.found
         hint = () if found is None else (_NOT_YET.format(call=f"skills.load({found!r})"),)
-        return Taught(shown=event, notes=hint, whole=event, lasts=False)
+        return SplitResult(shown=event, notes=hint, whole=event, lasts=False)
     stdout, notes, left_out, room = event.stdout, [], [], _ALL_CHARS_MAX
     for id, text, files in texts:
         told = cut(text, TOLD_CHARS_MAX)
@@ -249,16 +263,16 @@ def taught(state: RunState, event: ProgramFinished) -> Taught:
             left_out.append(id)
             continue
         room -= len(told)
-        stdout = _without(stdout, text.strip("\n"))
-        said = (f"Instructions of the skill {id!r}:\n{told}", files_told(id, files))
+        stdout = _without_text(stdout, text.strip("\n"))
+        said = (f"Instructions of the skill {id!r}:\n{told}", skill_files_text(id, files))
         notes.append("\n".join(each for each in said if each))
     if left_out:
         ids = [repr(each) for each in dict.fromkeys(left_out)]
         more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
         notes.append(_TOO_MANY.format(ids=", ".join(ids[:_NAMED_MAX]) + more))
-    # Where this turn is shown in short, what it taught is kept with what it printed.
+    # When compaction shortens this turn, the instructions are kept together with the output.
     together = "\n\n".join(each for each in (stdout.rstrip("\n"), *notes) if each)
-    return Taught(
+    return SplitResult(
         shown=msgspec.structs.replace(event, stdout=stdout),
         notes=(*notes, _FOLLOW),
         whole=msgspec.structs.replace(event, stdout=together),
@@ -266,15 +280,18 @@ def taught(state: RunState, event: ProgramFinished) -> Taught:
     )
 
 
-def _without(stdout: str, text: str) -> str:
-    """What was printed, with a text left out where it stands in lines of its own."""
+def _without_text(stdout: str, text: str) -> str:
+    """Replace a text in the output by a remark, where it fills lines of its own."""
     if len(text) <= _TWICE_CHARS_MAX or text not in stdout:
         return stdout
     return re.sub(rf"^{re.escape(text)}$", _BELOW, stdout, flags=re.MULTILINE)
 
 
 def after_program(state: RunState) -> RunState:
-    """What was loaded is told once, and narrows the programs that follow."""
+    """Return the state after a program. Skills that it loaded narrow the programs that follow.
+
+    Their instructions have been shown, so they are not kept.
+    """
     skills = state.skills
     if not skills.texts and not skills.tools_next and skills.found is None:
         return state
@@ -285,7 +302,7 @@ def after_program(state: RunState) -> RunState:
 
 
 def allows(tools: tuple[tuple[str, ...], ...], name: str) -> bool:
-    """Whether every skill that was loaded allows a function.
+    """Return True if every skill that was loaded allows a function.
 
     `*` is all of them, `namespace:mail` those of the group `mail`, any other the one of that name.
     """
@@ -296,8 +313,8 @@ def allows(tools: tuple[tuple[str, ...], ...], name: str) -> bool:
     )
 
 
-def _found_by(event: HostAnswered) -> str | None:
-    """The first skill that a search gave."""
+def _first_skill_found(event: HostAnswered) -> str | None:
+    """Return the id of the first skill that a search gave, None if it gave none."""
     if event.reply[:1] != _JSON:
         return None
     found = msgspec.json.decode(event.reply[1:])
@@ -307,7 +324,10 @@ def _found_by(event: HostAnswered) -> str | None:
 
 
 def _text_of(event: HostAnswered) -> str | None:
-    """The instructions in an answer; of those that are kept apart, what is told of them."""
+    """Return the instructions in an answer, None if there are none.
+
+    Of an answer that is kept apart, it is the part that the model is shown.
+    """
     if event.reply_ref is not None:
         return event.skill.told or None if isinstance(event.skill, SkillLoaded) else None
     tag, body = event.reply[:1], event.reply[1:]
@@ -320,5 +340,5 @@ def _text_of(event: HostAnswered) -> str | None:
 
 
 def matched_record(given: SkillsGiven) -> SkillMatched:
-    """What is written of the match, also where nothing fits."""
+    """Return the record of a match, also if no skill fits."""
     return SkillMatched(strategy=given.strategy, candidates=given.candidates, matched=given.matched)

@@ -1,9 +1,9 @@
-"""Answers that look like slips: each is asked about once, with what the data has instead.
+"""Detect answers that look like slips, and ask once about each, with facts from the data.
 
-Most wrong answers of weak models are given in good faith and show it: the value was written down
-before the program ran, or no program read the data, or none looked for what the question names, or
-the filter matched nothing, or the answer is the question again. A model that was right loses one
-turn and answers again.
+Most wrong answers of weak models are given in good faith and show it. The value was written before
+the program ran. No program read the data, or none searched for what the question names. The filter
+matched nothing, or the answer repeats the question. A model that was right loses one turn and
+answers again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from tallystick.core.machine.commands import tree_of
 from tallystick.core.machine.prompt import WRITE, Message, rebound_tools
 from tallystick.core.records import ProgramFinished, RunStarted
 
-# Why a condition may have matched nothing: the words a program compares with, and the data's own.
+# Reasons why a condition may have matched nothing: its words, compared with those of the data.
 #
-# For each word that a program compares with: is it in the data, and is it a whole value there? One
-# that looks for `2018-07` finds nothing where dates are days, nor for `Open` where it says `open`.
+# For each word that a program compares with: is it in the data, and is it a whole value there? A
+# program that looks for `2018-07` finds nothing if dates are days, nor for `Open` if the data has
+# `open`.
 
 
 _QUOTED_CHARS_MAX = 2_000
@@ -33,7 +34,10 @@ _VALUE = re.compile(rf"[^{_SEPARATORS}]*")
 
 
 def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) -> list[str]:
-    """A line for each word of a program that the data does not have as it stands there."""
+    """Return a line for each word in a program's comparisons that is no whole value of the data.
+
+    At most four lines; words in `known` are skipped.
+    """
     facts: list[str] = []
     if not texts:
         return facts
@@ -46,7 +50,10 @@ def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) 
 
 
 def line_with(word: str, texts: Sequence[str]) -> str | None:
-    """A line of the data in which a word stands."""
+    """Return the line of the data with the first occurrence of a word, cut around it.
+
+    None if none.
+    """
     for text in texts:
         at = text.find(word)
         if at >= 0:
@@ -58,7 +65,7 @@ def line_with(word: str, texts: Sequence[str]) -> str | None:
 
 
 def _words(source: str) -> list[str]:
-    """The texts a program compares something with."""
+    """Return the texts that a program compares something with."""
     tree = tree_of(source)
     if tree is None:
         return []
@@ -81,13 +88,13 @@ def _fact(word: str, texts: Sequence[str]) -> str | None:
     other = _whole(f"(?i:{re.escape(word)})", texts) or _in_other_case(word, texts)
     if other is not None:
         return f"{word!r} is written {other!r} in the data."
-    if any(_escaped(word) in text for text in texts):
+    if any(_json_escape(word) in text for text in texts):
         return None
     return f"{word!r} does not stand in the data."
 
 
 def _whole(pattern: str, texts: Sequence[str]) -> str | None:
-    """A place where a pattern is a whole value, between separators."""
+    """Return the first match of a pattern that is a whole value, between separators."""
     compiled = re.compile(rf"(?<![^{_SEPARATORS}]){pattern}(?![^{_SEPARATORS}])")
     return next((found[0] for text in texts if (found := compiled.search(text))), None)
 
@@ -96,15 +103,15 @@ def _around(text: str, at: int, word: str) -> str | None:
     return _value_at(text, at, len(word)) if at >= 0 else None
 
 
-def _escaped(word: str) -> str:
-    """A word as JSON may have it."""
+def _json_escape(word: str) -> str:
+    """Return a word as JSON may write it, with escapes for what is not ASCII."""
     units = word.encode("utf-16-be", "surrogatepass")
     codes = [int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2)]
     return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
 
 
 def _value_at(text: str, at: int, length: int) -> str:
-    """The word around a place, as far as no separator comes."""
+    """Return the word around a place, up to the separators on both sides."""
     line_start = text.rfind("\n", 0, at) + 1
     before = text[max(line_start, at - _CHARS_MAX) : at]
     reach = _VALUE.match(text, at + length)
@@ -122,14 +129,14 @@ def _in_other_case(word: str, texts: Sequence[str]) -> str | None:
     return None
 
 
-# Answers that look like slips: each is asked about once, and then taken as it is given again.
+# Answers that look like slips: the model is asked once about each, and its next answer is taken.
 
 
 Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo", "rebound"]
 _EMPTY = frozenset({"", "0", "0.0", "0.00", "none", "null", "[]", "{}", "nan", "-1"})
 _NAMES_MAX = 20
-# In double quotes; behind a word, with a capital; letters with a digit. Not numbers and dates:
-# programs write those in many ways.
+# Words in double quotes; after another word, with a capital; letters with a digit. Not numbers and
+# dates: programs write those in many ways.
 _NAMED = re.compile(
     r"[\"\u201c]([^\"\u201c\u201d\n]{2,60})[\"\u201d]"
     r"|(?<=[a-z,] )([A-Z][\w.-]*[\w])"
@@ -137,15 +144,15 @@ _NAMED = re.compile(
 )
 
 _ECHO_CHARS_LEAST = 4
-# Words of an answer that say what it is: with a digit, or with a capital but not at its beginning.
+# The telling words of an answer: with a digit, or with a capital but not at its beginning.
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?")
 _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
 
 
 def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
-    """The names in a question that stand in the data too: an answer has to do with them.
+    """Return the names in a question that are in the data too: an answer has to do with them.
 
-    Quoted words, words with a capital inside a sentence, and words with a digit.
+    They are quoted words, words with a capital inside a sentence, and words with a digit.
     """
     found = [match[1] or match[2] or match[3] for match in _NAMED.finditer(goal)]
     return tuple(
@@ -160,10 +167,10 @@ def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
 def doubt_of(
     answer: str, started: RunStarted, *, read: bool, seen: bool, unnamed: Sequence[str] = ()
 ) -> Doubt | None:
-    """Why an answer may be a slip: it came from nowhere, is about another, or is empty.
+    """Return why an answer may be a slip, or None if it does not look like one.
 
-    `seen` is False for one that was written down beside a program, before that had run; `unnamed`
-    are values the question names and no program has.
+    `read` says that a program has used the data. `seen` is False for an answer that was written in
+    a program before its output was seen. `unnamed` are values of the question that no program has.
     """
     if not seen:
         return "unseen"
@@ -179,7 +186,7 @@ def doubt_of(
 
 
 def _is_echo(answer: str, question: str) -> bool:
-    """Whether an answer is words of the question, which offered no choice."""
+    """Return True if an answer is words of the question, which offered no choice."""
     words = answer.strip().strip("'\"").lower()
     return (
         len(words) >= _ECHO_CHARS_LEAST
@@ -190,27 +197,30 @@ def _is_echo(answer: str, question: str) -> bool:
 
 
 def is_empty(text: str) -> bool:
-    """Whether a value says that nothing was found."""
+    """Return True if a value says that nothing was found."""
     return text.strip().strip("'\"").lower() in _EMPTY
 
 
 def printed_empty(result: ProgramFinished) -> bool:
-    """Whether a program printed a zero or an empty list, and nothing else."""
+    """Return True if a program printed a zero or an empty list, and nothing else."""
     said = bool(result.stdout.strip()) and is_empty(result.stdout)
     return said and result.failure is None and result.value is None
 
 
 def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) -> tuple[str, ...]:
-    """The values of the question that stand in no program and no output yet."""
+    """Return the values of the question that are in no program and no output yet."""
     said = f"{source}\n{result.stdout}\n{result.value or ''}".lower()
     return tuple(name for name in unnamed if name.lower() not in said)
 
 
-def written_blind(source: str, answer: str, *, printed: bool, messages: Sequence[Message]) -> bool:
-    """Whether an answer was typed in, and nothing that was shown before has it.
+def is_typed_unseen(
+    source: str, answer: str, *, printed: bool, messages: Sequence[Message]
+) -> bool:
+    """Return True if a program passes the answer to FINAL as a literal that was not shown before.
 
-    One that stands under a condition is the program's decision, unless the program printed
-    something too, which it then answered without having been read.
+    It counts as shown if earlier output has at least half of its telling words. A call under a
+    condition is the program's decision and does not count, unless the program also printed: it
+    answered before that output was read.
     """
     tree = tree_of(source)
     if tree is None:
@@ -224,7 +234,7 @@ def written_blind(source: str, answer: str, *, printed: bool, messages: Sequence
 
 
 def _shows(shown: str, part: str) -> bool:
-    """Whether a text has a part of an answer: as it is, or a number that rounds to it."""
+    """Return True if a text has a part of an answer: as it is, or as a number that rounds to it."""
     if part in shown:
         return True
     if not _NUMBER.fullmatch(part):
@@ -244,11 +254,11 @@ def _is_final(node: ast.AST, answer: str) -> bool:
         and node.func.id == "FINAL"
         and len(node.args) == 1
         and isinstance(node.args[0], ast.Constant)
-        and _written(node.args[0].value) == answer
+        and _text_of(node.args[0].value) == answer
     )
 
 
-def _written(value: object) -> str | None:
+def _text_of(value: object) -> str | None:
     try:
         return str(value)
     except ValueError:  # An integer of more digits than Python writes.
@@ -264,7 +274,7 @@ def question(
     unnamed: tuple[str, ...] = (),
     source: str = "",
 ) -> str:
-    """Why an answer was not taken at once. For some, the program that gave it is not shown."""
+    """Return the message that asks about an answer that was not taken at once."""
     if len(answer) > _QUOTED_CHARS_MAX:
         # An answer may be longer than any prompt.
         answer = f"{answer[:_QUOTED_CHARS_MAX]}... ({len(answer):,} characters in all)"

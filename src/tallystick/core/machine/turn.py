@@ -1,4 +1,4 @@
-"""One turn of a run: how its model is asked, what its end comes to, and when a run has to stop."""
+"""Plan the requests of a turn, apply what follows from it, and check the limits of the run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tallystick.core.charge import Charge, RunLimits, shown_usd
 from tallystick.core.json_text import digest
 from tallystick.core.machine import prompt
 from tallystick.core.machine.answer import is_direct, is_fallback
-from tallystick.core.machine.compaction import compacted
-from tallystick.core.machine.native import is_native_run, kind_of, noted
+from tallystick.core.machine.compaction import compact
+from tallystick.core.machine.native import add_restart_note, is_native_run, kind_of
 from tallystick.core.machine.prompt import Message
 from tallystick.core.machine.reply import as_program
 from tallystick.core.machine.state import Phase, RunState
@@ -37,12 +37,12 @@ from tallystick.core.records import (
     StopReason,
 )
 
-# When a run has to stop: its limits against what it has used, and what the model is told of it.
+# The limits of a run against what it has used, and the notices about them to the model.
 
 
 # Beyond this part of the time, the next turn is treated as the last.
 _LATE = 0.8
-# At these parts of a budget the model is told, once each.
+# At these per cent of its budget the model gets a notice, once each.
 _SHARES = (95, 80, 50)
 
 
@@ -55,7 +55,11 @@ def charge_of(
     | ChildEnded
     | HostAnswered,
 ) -> Charge:
-    """What a call cost. An attempt at a model: as it was settled, or else as it was reported."""
+    """Return the charge of a call. An attempt at a model counts as settled, or else as reported.
+
+    A call that was refused costs nothing. A script of a skill is charged to the run, with its host
+    calls and fuel.
+    """
     if isinstance(event, HostAnswered):
         if isinstance(event.skill, SkillUsed):
             # A script runs by itself; what it used is the run's.
@@ -75,7 +79,7 @@ def charge_of(
 
 
 def charge_of_child(charge: Charge) -> Charge:
-    """What a child costs its parent. Its turns, programs and time are its own."""
+    """Return what a child run costs its parent. Its turns, programs and time are its own."""
     return Charge(
         usd=charge.usd,
         tokens_in=charge.tokens_in,
@@ -84,8 +88,11 @@ def charge_of_child(charge: Charge) -> Charge:
     )
 
 
+# `>` for host calls and `>=` for the others: the question is whether another turn is possible. Each
+# turn needs a reply and tokens, so those stop at the limit. A turn need not call the host, so a run
+# that used exactly its host calls may continue.
 def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
-    """The limit that does not allow another turn, and how to say so."""
+    """Return the stop reason and detail if a limit allows no further turn, else None."""
     if used.turns >= limits.turns:
         return "max_turns", f"all {limits.turns:,} turns used"
     if used.wall_ms >= limits.wall_ms:
@@ -102,9 +109,9 @@ def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
 
 
 def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> bool:
-    """True if a limit would refuse the turn after the next, as far as can be told.
+    """Return True if a limit would probably refuse the turn after the next.
 
-    `prompt_bound` is what the prompt may come to: so much is reserved for it.
+    `prompt_bound` is an upper bound of the prompt's tokens: so many are reserved for it.
     """
     spent = used.tokens_in + used.tokens_out
     turns = max(1, used.turns)
@@ -118,14 +125,15 @@ def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> b
 
 
 def tokens_out_max(limits: RunLimits, used: Charge) -> int:
-    """How long the next reply may be: never longer than what is left."""
+    """Return the token limit of the next reply: `reply_tokens`, or what is left if that is less."""
     return min(limits.reply_tokens, limits.tokens - used.tokens_in - used.tokens_out)
 
 
 def share_notice(limits: RunLimits, used: Charge, *, told: int) -> tuple[int, str] | None:
-    """The share of its budget that a run has passed since it was told last, and how to say so.
+    """Return the per cent of its budget that a run has newly passed, and the notice about it.
 
-    Tokens and money count: what programs can spend many times over in one turn.
+    `told` is the share of the last notice. Only tokens and money count: programs can spend both
+    many times over in one turn. None if no further share is passed.
     """
     spent = used.tokens_in + used.tokens_out
     shares = [(_share(spent, limits.tokens), f"{spent:,} of {limits.tokens:,} tokens")]
@@ -143,16 +151,13 @@ def _share(used: int, limit: int) -> int:
     return 100 * used // limit if limit else 100
 
 
-# What of a run stands in the prompt when the model is asked again.
-
-
-def asked_again(
+def messages_after_reply(
     messages: tuple[Message, ...], observed: Sequence[Message], *, afresh: bool
 ) -> tuple[Message, ...]:
-    """The prompt with what came of the last reply at its end.
+    """Return the prompt of the next turn: the observations of the last reply are at its end.
 
-    `afresh` takes the last reply out at once: what is to be said of it is added to what it was the
-    reply to. A model that sees its own mistake copies it.
+    `afresh` removes the last reply: the observations are added to the message before it. A model
+    that sees its own mistake copies it.
     """
     text = "\n\n".join(message.text for message in observed)
     parts = "+".join(message.part for message in observed)
@@ -168,15 +173,18 @@ def asked_again(
     return (*messages, Message(role="user", part=parts, text=text))
 
 
-# How a run asks its model: the request as an intent, and the state that waits for its reply.
-
-
+# The least temperature after a program was repeated.
 _WARM = 0.7
 
 
-def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunState, AskModel]:
-    """Ask with the messages as they stand. The first attempt begins a turn."""
-    state = noted(state)
+def plan_request(
+    state: RunState, *, attempt: int = 1, wait_ms: int = 0
+) -> tuple[RunState, AskModel]:
+    """Return the next model call, and the state that waits for its reply.
+
+    The messages are asked as they are. The first attempt begins a turn.
+    """
+    state = add_restart_note(state)
     reply_max = tokens_out_max(state.started.limits, state.charge)
     temperature = _temperature(state)
     intent = AskModel(
@@ -210,16 +218,17 @@ def asked(state: RunState, *, attempt: int = 1, wait_ms: int = 0) -> tuple[RunSt
     return state, intent
 
 
-def asked_anew(state: RunState, intent: AskModel) -> tuple[RunState, AskModel]:
-    """A request that was not made yet, under the model and the limits that count now.
+def plan_request_again(state: RunState, intent: AskModel) -> tuple[RunState, AskModel]:
+    """Plan a call that was not made yet again, under the model and the limits that apply now.
 
-    Where there is something to say that the prompt does not have, it is made from the start.
+    If the state has a notice that the prompt lacks, the whole call is planned from the start, with
+    the same intent id.
     """
     if state.native.note:
         before = msgspec.structs.replace(
             state, next_intent=intent.intent, turn=intent.turn - (intent.attempt == 1)
         )
-        again, made = asked(before, attempt=intent.attempt, wait_ms=intent.wait_ms)
+        again, made = plan_request(before, attempt=intent.attempt, wait_ms=intent.wait_ms)
         return msgspec.structs.replace(again, next_intent=state.next_intent), made
     reply_max = tokens_out_max(state.started.limits, state.charge)
     temperature = _temperature(state)
@@ -240,16 +249,13 @@ def asked_anew(state: RunState, intent: AskModel) -> tuple[RunState, AskModel]:
 def _temperature(state: RunState) -> float | None:
     temperature = state.started.temperature
     if temperature is not None and state.repeats:
-        # At the temperature that led here it would write the same again.
+        # At the temperature that led here the model would write the same again.
         return max(temperature, _WARM)
     return temperature
 
 
-# What it changes of a run that it is gone on with, or grows from another.
-
-
 def changed(started: RunStarted, event: RunResumed | RunForked) -> RunStarted:
-    """The start as it counts from here on."""
+    """Return the start of a run with the limits, model and temperature of a resume or fork."""
     if event.limits is not None:
         started = msgspec.structs.replace(started, limits=event.limits)
     if isinstance(event, RunForked):
@@ -260,10 +266,11 @@ def changed(started: RunStarted, event: RunResumed | RunForked) -> RunStarted:
     return started
 
 
-def afresh_of(state: RunState) -> RunState:
-    """The state of a run that had ended, about to ask again. There is something to say, or to ask.
+def state_after_end(state: RunState) -> RunState:
+    """Return the state of a run that had ended, ready to ask the model again.
 
-    The last request may never have been written, so nothing is said by reference to it.
+    The last request may never have been recorded, so the next one does not refer to it. If there is
+    nothing to observe and the last message is a reply, the state asks for a program.
     """
     said = state.observed
     if state.messages[-1].role == "assistant" and not said:
@@ -281,21 +288,24 @@ def afresh_of(state: RunState) -> RunState:
     )
 
 
-# What the machine works out at the end of a turn, and of a run. It decides nothing.
+# The end of a turn, and of a run. `machine.py` decides; these functions compute the state.
 
 
-# What the end of a run says whose program a person has to decide about.
+# The detail of a run that ended because a person has to decide about its program.
 ESCALATED = "vocabulary: a person has to decide"
 _DENIED = "A person looked at this program and did not allow it."
 
 
 def program_of(state: RunState) -> str:
-    """The source of the program that is to run now."""
+    """Return the source of the next program."""
     return as_program(state.queue[0])
 
 
 def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
-    """Have the program that is next run; under a vocabulary, have it checked before."""
+    """Return the intent to run the next program, and its state.
+
+    A vocabulary has it checked before.
+    """
     sha256 = digest(program_of(state).encode("utf-8", "surrogatepass"))
     kind = kind_of(state.queue[0])
     checked = kind in ("python", "bash") and state.started.vocabulary is not None
@@ -320,8 +330,8 @@ def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
     return state, intent
 
 
-def refused_command(state: RunState, name: str) -> RunState:
-    """The state after a command that this run does not have, which the model is told."""
+def skip_command(state: RunState, name: str) -> RunState:
+    """Return the state after a command that this run does not have, with a message that says so."""
     refused = Message(
         role="user",
         part=f"refused:{state.turn}:{state.part}",
@@ -336,8 +346,12 @@ def refused_command(state: RunState, name: str) -> RunState:
     )
 
 
-def told_of_check(state: RunState, event: ProgramChecked) -> RunState:
-    """The state after a check: what the model is told, and how often programs were refused."""
+def apply_check(state: RunState, event: ProgramChecked) -> RunState:
+    """Return the state after a vocabulary check.
+
+    It has the feedback for the model, how often programs were refused in a row, and the program
+    that waits for a person.
+    """
     state = msgspec.structs.replace(
         state,
         phase=Phase.ASKING,
@@ -347,13 +361,14 @@ def told_of_check(state: RunState, event: ProgramChecked) -> RunState:
     )
     if not event.feedback:
         return state
-    return _told(state, f"vocabulary:{state.turn}:{state.part}", event.feedback)
+    return _add_notice(state, f"vocabulary:{state.turn}:{state.part}", event.feedback)
 
 
-def by_person(state: RunState, event: RunResumed | RunForked) -> RunState | None:
-    """The state after a person decided about the program that waited; None if nobody did.
+def apply_decision(state: RunState, event: RunResumed | RunForked) -> RunState | None:
+    """Return the state after a person's decision about the program that waited.
 
-    What is approved is next. If it is denied the model is told, and may write another.
+    An approved program runs next. If it is denied, a message says so, and the model may write
+    another. None if no program waited, or nothing was decided.
     """
     if not state.held or isinstance(event, RunForked) or event.decision is None:
         return None
@@ -361,16 +376,20 @@ def by_person(state: RunState, event: RunResumed | RunForked) -> RunState | None
     if event.decision == "approve":
         return msgspec.structs.replace(free, queue=state.held, passed=True)
     text = f"{_DENIED} {prompt.WRITE}"
-    return _told(free, f"denied:{state.turn}:{state.part}", text)
+    return _add_notice(free, f"denied:{state.turn}:{state.part}", text)
 
 
-def _told(state: RunState, part: str, text: str) -> RunState:
+def _add_notice(state: RunState, part: str, text: str) -> RunState:
     message = Message(role="user", part=part, text=text)
     return msgspec.structs.replace(state, observed=(*state.observed, message))
 
 
-def came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
-    """Whether a program over the data printed a zero or an empty list, and nothing else."""
+def printed_nothing_found(state: RunState, event: ProgramFinished) -> bool:
+    """Return True if a program over the data printed a zero or an empty list, and nothing else.
+
+    It must be the only program of its reply, and the model must not have been asked about that
+    before.
+    """
     return (
         state.part == 1
         and not state.queue
@@ -380,15 +399,17 @@ def came_to_nothing(state: RunState, event: ProgramFinished) -> bool:
     )
 
 
-def told_next(state: RunState) -> tuple[list[Message], int]:
-    """What the model is told next, and the share of its budget that it then knows of."""
+def next_notices(state: RunState) -> tuple[list[Message], int]:
+    """Return the messages for the next turn, and the share of its budget that they state."""
     observed = list(state.observed)
     limits, used = state.started.limits, state.charge
     told = share_notice(limits, used, told=state.told)
-    bound = sum(len(each.text) for each in (*state.messages, *observed)) - _saved(state, observed)
+    bound = sum(
+        len(each.text) for each in (*state.messages, *observed)
+    ) - _chars_saved_by_compaction(state, observed)
     if any(is_fallback(each) for each in observed):
-        # What the direct prompt took says nothing of the turns that come.
-        limits, used = _from_here(limits, used)
+        # The tokens of the direct prompt are no estimate for the turns that come.
+        limits, used = _without_past_use(limits, used)
     if turn_is_last(limits, used, prompt_bound=bound) and not is_direct(state):
         observed.append(Message(role="user", part="last", text=prompt.ANSWER_NOW))
     elif told is not None:
@@ -396,17 +417,17 @@ def told_next(state: RunState) -> tuple[list[Message], int]:
     return observed, state.told if told is None else told[0]
 
 
-def _saved(state: RunState, observed: list[Message]) -> int:
-    """How many characters of the next prompt compaction leaves out."""
+def _chars_saved_by_compaction(state: RunState, observed: list[Message]) -> int:
+    """Return how many characters of the next prompt compaction leaves out."""
     if not state.started.compact_at:
         return 0
-    messages = asked_again(state.messages, observed, afresh=False)
-    shorter = compacted(msgspec.structs.replace(state, messages=messages)).messages
+    messages = messages_after_reply(state.messages, observed, afresh=False)
+    shorter = compact(msgspec.structs.replace(state, messages=messages)).messages
     return sum(len(each.text) for each in messages) - sum(len(each.text) for each in shorter)
 
 
-def _from_here(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charge]:
-    """Limits and use as if the run began now. Its time goes on."""
+def _without_past_use(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charge]:
+    """Return limits and use as if the run began now. Its time is not reset."""
     tokens = used.tokens_in + used.tokens_out
     left = msgspec.structs.replace(
         limits,
@@ -418,7 +439,7 @@ def _from_here(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charge]:
 
 
 def end_of(state: RunState, stop: StopReason, detail: str) -> RunEnded:
-    """The end of a run, with the best that it has."""
+    """Return the end of a run, with its answer or its best partial answer."""
     answered = stop == "answered"
     partial = state.partial
     if partial is None and not prompt.is_older(state.started):

@@ -1,4 +1,4 @@
-"""Records: what a run's ledger holds, as tagged structs with one codec."""
+"""Define the records of a run's ledger: tagged structs with one codec."""
 
 from tallystick.core.records.calls import (
     CUT_OFF,
@@ -45,7 +45,7 @@ from tallystick.core.records.given import (
     TextRef,
     ViewRef,
     VocabularyGiven,
-    files_told,
+    skill_files_text,
 )
 from tallystick.core.records.receipts import (
     FIGURE_MAX,
@@ -190,10 +190,10 @@ __all__ = [
     "decode_record",
     "encode_record",
     "figure",
-    "files_told",
     "harn_fields",
     "intent_of",
     "kept_value",
+    "skill_files_text",
     "tag_of",
     "value_of",
     "written",

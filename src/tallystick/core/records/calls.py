@@ -1,4 +1,4 @@
-"""Records of calls inside a run: queries, child runs, native programs; and of its resuming."""
+"""Define the records of queries, child runs and native programs, and of resume, fork and prune."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import msgspec
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.records.given import AttachmentRef, PersonDecision
 
-# What a ledger holds of runs that programs begin: in the parent's chain, and in the child's start.
+# Records of child runs: in the parent's chain, and in the child's start.
 #
-# A child has a chain of its own. In the parent's stand that it was begun, on disk before it is, and
-# what it came to; they belong to a host call and to a place in its batch, like model calls.
+# A child has a chain of its own. The parent's chain has its beginning, on disk before the child
+# starts, and its result. Both belong to a host call and to a place in its batch, like model calls.
 
 
-# Ends from outside: whoever goes on with the parent goes on with the child, in a next attempt.
+# Ends from outside: a resume of the parent resumes the child too, in a next attempt.
 CUT_OFF = frozenset({"cancelled", "in_doubt", "sandbox_error"})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who began a run: a program of another one, by a host call. `depth` is 1 for its children.
+    """The host call by which a program of another run began this one.
 
-    `tools` are what each skill that was loaded there allows: the child has no more.
+    `depth` is 1 for the children of the first run. `tools` are what each skill that was loaded
+    there allows: the child has no more.
     """
 
     run: str
@@ -44,7 +45,7 @@ class ChildBegun(msgspec.Struct, frozen=True, kw_only=True, tag="child.begun"):
 
 
 class ChildEnded(msgspec.Struct, frozen=True, kw_only=True, tag="child.ended"):
-    """What a child run came to, and all that it cost. `count` and `hash` are where it stands."""
+    """The result of a child run, and all that it cost. `count` and `hash` are its head."""
 
     intent: int
     item: int
@@ -60,17 +61,17 @@ class ChildEnded(msgspec.Struct, frozen=True, kw_only=True, tag="child.ended"):
     attempt: int = 1
 
 
-# What a ledger holds of the model calls that programs make: each attempt, and what came of it.
+# Records of the model calls that programs make: each attempt, and its outcome.
 #
 # They belong to a host call by its intent, and to a place in its batch. Calls of one batch run side
-# by side, so their records stand in the order in which things happened, not in that of the batch.
+# by side, so their records are in the order in which things happened, not in that of the batch.
 
 
 class QueryAsked(msgspec.Struct, frozen=True, kw_only=True, tag="query.ask"):
     """One attempt at a call that a program makes. Paid: on disk before it is sent.
 
-    It belongs to the host call `intent`; `item` is its place in the batch. `prompt` is what was
-    asked, unless it is long: then `prompt_ref` has it.
+    It belongs to the host call `intent`; `item` is its place in the batch. `prompt` is the text of
+    the call, unless it is long: then `prompt_ref` has it.
     """
 
     intent: int
@@ -121,7 +122,7 @@ class QueryFailed(msgspec.Struct, frozen=True, kw_only=True, tag="query.failed")
 
 
 class QueryRefused(msgspec.Struct, frozen=True, kw_only=True, tag="query.refused"):
-    """A program's call that was never made, since a budget does not pay for it."""
+    """A program's call that was never made, because a budget does not pay for it."""
 
     intent: int
     item: int
@@ -134,24 +135,24 @@ class QueryRefused(msgspec.Struct, frozen=True, kw_only=True, tag="query.refused
 QueryRecord = QueryAsked | QueryReplied | QueryFailed | QueryRefused | ChildBegun | ChildEnded
 
 
-# What a ledger holds of programs that run natively: their files, kept, and what they reached for.
+# Records of programs that run natively: the files they leave, and their network attempts.
 #
-# Such a program cannot be run again on recorded answers: it is an effect, served where it is
-# recorded. So what it left behind is kept itself, and every attempt to leave its box is written
-# down.
+# Such a program cannot be run again on recorded answers: it is an effect, and a resume serves its
+# recorded result. So the files that it left are kept, and every attempt to leave its box is
+# recorded.
 
 
-# What is run: a program, a command of the shell, or what is done to the session's state.
+# A program, a command of the shell, or an operation on the session's state.
 ProgramKind = Literal["python", "bash", "snapshot", "rollback"]
 
 
 class FilesKept(msgspec.Struct, frozen=True, kw_only=True, tag="files.kept", omit_defaults=True):
     """The working directory after a program, with the shell's directory and exported variables.
 
-    It is written where one of them has changed, with the end of the program. `archive` says all of
-    it, and has the contents that no earlier one of the run has; None if nothing could be kept, and
-    `problem` says why. `left_out` are the first of the paths that do not stand in it, `left_out_of`
-    how many there are.
+    It is written with the end of the program, if one of them has changed. `archive` lists all of
+    it, and has the contents that no earlier one of the run has. It is None if nothing could be
+    kept, and `problem` is the reason. `left_out` are the first paths that are not in it,
+    `left_out_of` how many there are.
     """
 
     intent: int
@@ -165,10 +166,10 @@ class FilesKept(msgspec.Struct, frozen=True, kw_only=True, tag="files.kept", omi
 class NetworkAttempted(
     msgspec.Struct, frozen=True, kw_only=True, tag="network.attempted", omit_defaults=True
 ):
-    """A program tried to reach something. Written before it is let through.
+    """An attempt of a program to reach a host. Written before it is let through.
 
-    `outcome` is allowed, refused, or failed for one that was allowed before. `address` is the one
-    that the name had, and that it was let through to.
+    `outcome` is allowed, refused, or failed for one that was allowed before. `address` is the
+    address that the name resolved to, and that the program was let through to.
     """
 
     program: int
@@ -183,24 +184,24 @@ class NetworkAttempted(
 NativeRecord = FilesKept | NetworkAttempted
 
 
-# What a ledger holds of a run's passage: gone on with, forked, pruned, its interpreter kept.
+# Records of acts upon a run: it was resumed, forked or pruned, or its interpreter was kept.
 #
-# None of these is asked for by the machine. They are acts upon a run: by whoever resumes it, grows
-# another from it, or takes its bodies out; and the runtime's own, that it kept the interpreter.
+# The machine asks for none of these. The first three come from the caller that resumes, forks or
+# prunes the run; the last one from the runtime.
 
 
-# What becomes of calls that were begun and have no outcome: nothing yet, they are made again and
+# The fate of calls that were begun and have no outcome: the resume stops, they are repeated and
 # the cost of the first is accepted, or they are given up.
 InDoubt = Literal["halt", "retry", "abandon"]
 
 
 class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
-    """A run is gone on with, after its process died or after it had ended.
+    """A run is resumed, after its process died or after it had ended.
 
-    `limits` are those from here on, None if they stay. `in_doubt` is what was said of calls whose
-    outcome nobody knows; `stolen` says that it was taken from a process that still lived.
-    `decision` is what a person says of the program that waited for one, `by` who it was.
-    `files_missing` are files of native programs that could not be kept for it.
+    `limits` are those from here on, None if they stay. `in_doubt` is the decision about calls whose
+    outcome is unknown; `stolen` is True if the run was taken from a process that was still alive.
+    `decision` is a person's decision about the program that waited for one, `by` the name of that
+    person. `files_missing` are files of native programs that could not be kept for the run.
     """
 
     at: int
@@ -214,10 +215,10 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
 
 
 class RunForked(msgspec.Struct, frozen=True, kw_only=True, tag="run.forked"):
-    """The first record of a run that grew from another, whose first `count` entries it shares.
+    """The first record of a forked run. It shares the first `count` entries of its parent.
 
-    `hash` is that of the last of those, and what the chain begins with. What is not None is another
-    from here on. `session_id` holds the attachments of the fork.
+    `hash` is that of the last of those, with which the chain begins. A field that is not None has a
+    new value from here on. `session_id` holds the attachments of the fork.
     """
 
     parent: str
@@ -233,10 +234,10 @@ class RunForked(msgspec.Struct, frozen=True, kw_only=True, tag="run.forked"):
 
 
 class RunPruned(msgspec.Struct, frozen=True, kw_only=True, tag="run.pruned"):
-    """The bodies of a run were taken out, but for receipts and what proves its chain.
+    """The bodies of a run were removed, except receipts and what proves its chain.
 
-    `before` is the place of this record: what was removed stands before it. `why` is a word for
-    whoever asks later, `caller` the run that had begun it, if one had.
+    `before` is the position of this record: what was removed is before it. `why` is a word for
+    later readers. `caller` is the run that had begun this one, if one had.
     """
 
     at: int
@@ -248,7 +249,7 @@ class RunPruned(msgspec.Struct, frozen=True, kw_only=True, tag="run.pruned"):
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot.taken"):
-    """The interpreter as it stood after a program, so that a resume need not run those before."""
+    """The interpreter after a program, so that a resume need not run the programs before it."""
 
     intent: int
     turn: int

@@ -1,4 +1,4 @@
-"""Records of what a run was given: attachments, texts, memory, its session, vocabulary, skills."""
+"""Define the records of a run's inputs: attachments, texts, memory, session, vocabulary, skills."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from typing import Literal
 
 import msgspec
 
-# What a record says instead of bytes: a reference to an attachment.
-
 
 class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes by their name, and what they are taken for.
+    """A reference to bytes, by their name, with the type that they are treated as.
 
     `id` and `byte_len` come from the bytes. `media_type` is the declared one unless the bytes show
-    another; then `declared` holds what was said of them.
+    another; then `declared` has the declared one.
     """
 
     id: str
@@ -25,13 +23,13 @@ class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     declared: str | None = None
 
 
-# What a run was given, as its first record names it: texts, views of them, pictures.
+# The inputs of a run, as its first record names them: texts, views of them, pictures.
 
 
 class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text the program is given, named by its digest.
+    """A text that the program is given, named by its digest.
 
-    `sample` is what the model is shown; `whole` says that all of the text is in there.
+    `sample` is the part that the model is shown; `whole` is True if that is all of the text.
     """
 
     name: str
@@ -53,7 +51,7 @@ class TextRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text that was given whole: the variable that holds it, the key if that is a dictionary."""
+    """A text that was given whole: its variable, and the key if the variable is a dictionary."""
 
     name: str
     key: str | None
@@ -61,7 +59,7 @@ class InputRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A text taken apart, as a name that is made when a program uses it.
+    """A parsed form of a text, under a name that is made when a program uses it.
 
     `of` is the variable that holds the text, `key` the entry if that is a dictionary. A table has
     its columns in order, each with the kind of its cells; `amount` is a number with separators or a
@@ -76,14 +74,14 @@ class ViewRef(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[tuple[str, Literal["int", "float", "amount", "str"]], ...] = ()
 
 
-# What a run's ledger says of memory: which one it has, and which notes went to and fro.
+# Records of memory: which one a run has, and which notes it read and wrote.
 #
-# Notes are named, not told: what they say is in the memory, and in the answers of the calls.
-# Whoever erases a note finds by these names the runs that have read it or written it.
+# Only the ids of notes are recorded here: their texts are in the memory, and in the answers of the
+# calls. By these ids, an erasure finds the runs that have read or written a note.
 
 
 class MemoryGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The memory of a run: whose it is, the id of its store, and for whom it is read.
+    """The memory of a run: its tenant, the id of its store, and the agent it is read for.
 
     `begin` is the first block that the model is shown: weak models write what they see.
     """
@@ -98,8 +96,9 @@ class NotesTouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Notes that one call recalled or remembered.
 
     `read_id` is the recall's receipt, `receipt_sha256` its hash in the chain of receipts. A call
-    that runs a script may do both, and several times: `ids` are of all that it did, `how` is
-    `recalled` if anything was, `read_id` is of its first recall and `also` of each further one.
+    that runs a script may do both, several times. Then `ids` are of all that it did, `how` is
+    `recalled` if anything was recalled, `read_id` is of its first recall and `also` of each further
+    one.
     """
 
     how: Literal["recalled", "remembered"]
@@ -109,13 +108,13 @@ class NotesTouched(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     also: tuple[str, ...] = ()
 
 
-# What a run's ledger says of its session: which one, and the interpreter it went on with.
+# Records of a run's session: which one, and the interpreter that the run continued from.
 #
-# A run names the image and holds it itself. So replay, resume and fork load the same one, whatever
-# became of the session since.
+# A run names the image and holds it itself. So replay, resume and fork load the same one, even if
+# the session has changed or is gone.
 
 
-# What programs call the context variables of their session.
+# The name of the context variables of a session in its programs.
 CONTEXT_VARIABLES = "context_variables"
 # The names that the runtime itself gives to programs.
 TAKEN = frozenset(
@@ -128,10 +127,11 @@ TAKEN = frozenset(
 
 
 class SessionGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The session of a run, as it stood when the run began.
+    """The session of a run, as it was when the run began.
 
-    `image` is the interpreter that it goes on with, None for a fresh one, and `run` the run that
-    had left it. `told` is what the model is told of earlier runs, `has` of what programs find.
+    `image` is the interpreter that the run continues from, None for a fresh one, and `run` the run
+    that had left it. `told` is the text about earlier runs in the prompt, `has` the one about what
+    programs find.
     """
 
     session: str
@@ -141,7 +141,7 @@ class SessionGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     has: str = ""
 
 
-# What a run's ledger says of its vocabulary: which one, and what came of each program's check.
+# Records of a run's vocabulary: which one, and the result of each program's check.
 
 
 Strictness = Literal["permissive", "normal", "strict"]
@@ -150,7 +150,7 @@ PersonDecision = Literal["approve", "deny"]
 
 
 class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How strictly programs are checked before they run, and against which thesaurus.
+    """The strictness of the check before programs run, and the thesaurus for it.
 
     The other terms are the functions and skills of the run.
     """
@@ -162,7 +162,7 @@ class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class CheckProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """Have the program that is next checked. Nothing is begun by it, so it is not written down."""
+    """Have the next program checked. It begins nothing, so it is not recorded."""
 
     turn: int
     part: int
@@ -172,10 +172,9 @@ class CheckProgram(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramChecked(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="program.checked"
 ):
-    """A program was held against the vocabulary. It follows from the record, and is made again.
+    """A program was compared with the vocabulary. Replay computes this record again.
 
-    `feedback` is what the model is told, if it is told something. The fields after it are the
-    verdict.
+    `feedback` is the text that the model is shown, if any. The fields after it are the verdict.
     """
 
     turn: int
@@ -192,10 +191,11 @@ class ProgramChecked(
     escalation_required: bool = False
 
 
-# What a run's ledger says of skills: which were there, shown, matched, loaded and used.
+# Records of skills: which were there, shown, matched, loaded and used.
 #
-# What is shown follows from the cards, the goal and what was loaded and used until then: whoever
-# has the record can fit the catalog again and compare. The tags are those that other hosts write.
+# The catalog that is shown follows from the cards, the goal, and what was loaded and used until
+# then. So it can be computed again from the record and compared. The tags are those that other
+# hosts write.
 
 
 FILES_TOLD_MAX = 12
@@ -227,8 +227,8 @@ class SkillsGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     `cards` are what was known of each, as JSON; `rendered` is the catalog in the prompt, fitted to
     `budget_chars`. Its order comes from `pinned`, `matched` and `recent`; `roots` are the layers
-    that were looked through, each with its directory. `begin` is the first block that the model is
-    shown: weak models write what they see.
+    that were searched, each with its directory. `begin` is the first block that the model is shown:
+    weak models write what they see.
     """
 
     cards: AttachmentRef
@@ -246,7 +246,7 @@ class SkillsGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class SkillMatched(msgspec.Struct, frozen=True, kw_only=True, tag="skill_matched"):
-    """The goal was compared with the skills; written also where none fits.
+    """The goal was compared with the skills. Recorded also if none fits.
 
     `candidates` are all that fit at all, `matched` those that were chosen.
     """
@@ -259,10 +259,10 @@ class SkillMatched(msgspec.Struct, frozen=True, kw_only=True, tag="skill_matched
 class SkillLoaded(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.loaded"
 ):
-    """A program read the instructions of a skill. `sha256` is of the file they stand in.
+    """A program read the instructions of a skill. `sha256` is of the file that has them.
 
-    `told` is what of them the model is told, where the answer is so long that it is kept apart;
-    `files` are others in its folder, the first of them.
+    `told` is the part that the model is shown, if the answer is so long that it is kept apart.
+    `files` are the first of the other files in its folder.
     """
 
     id: str
@@ -291,22 +291,22 @@ class SkillUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
     @property
     def said(self) -> str:
-        """As the evidence names it."""
+        """The use in two words, as the evidence names it."""
         return f"{self.how} {self.what}"
 
 
 class EvidenceRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The evidence of one turn: kept apart, and named by its digest."""
+    """The evidence of one turn, kept as an attachment and named by its digest."""
 
     ref: AttachmentRef
     shown: int
     omitted: int
 
 
-def files_told(id: str, files: tuple[str, ...]) -> str:
-    """How the files of a skill are reached; nothing if it has none.
+def skill_files_text(id: str, files: tuple[str, ...]) -> str:
+    """Return the sentences about the files of a skill for the model, "" if it has none.
 
-    Instructions name them as if they were at hand, and to `open` they are not there.
+    Instructions name these files as if they were in the directory, but `open` does not find them.
     """
     if not files:
         return ""

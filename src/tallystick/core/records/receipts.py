@@ -1,10 +1,10 @@
-"""Receipts of runs, and what a ledger holds of steps: that one was entered, and its receipt.
+"""Define the receipts of runs, and the records of steps: entered, and left with a receipt.
 
-Steps are host code, so the machine of a run knows nothing of these records. They stand in a chain
-of their own, one for each outermost step that a run was begun in; a run's start names that chain.
+Steps are host code, so the machine of a run does not use these records. They are in a chain of
+their own, one for each outermost step that a run was begun in; a run's start names that chain.
 
-Rule: what is written was made fit for it. Figures are from zero to the largest there is, and a text
-can always be encoded: a step that ends is no time to find fault with what it says.
+Rule: values are made fit before they are written. Figures are from zero to the largest there is,
+and a text can always be encoded. The end of a step is too late to refuse its values.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 from tallystick.core.charge import Charge
 from tallystick.core.records.step_value import ValueKind
 
-# Receipts: what a run did, came to and cost, in one value that can be handed out.
+# Receipts: what a run did, its result and its cost, in one value that can be handed out.
 #
-# Its schema is ours; `harn_fields` gives the fields of `harn.receipt.v1` for those who read that.
+# Its schema is ours; `harn_fields` gives the fields of `harn.receipt.v1` for programs that read it.
 
 
 SCHEMA = "tallystick.receipt.v1"
@@ -28,10 +28,10 @@ _PER_DOLLAR = 10**9
 
 
 class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked of one model.
+    """The calls of one model, in sums.
 
     `usd` is in nano-dollars and of the priced calls only; `unpriced` counts the others, `price`
-    says which policy applied. `flags` are what was odd about settlements, each with its count.
+    names the policy that applied. `flags` are what was odd about settlements, each with its count.
     """
 
     model: str
@@ -86,7 +86,7 @@ _RESERVED_FLAGS = frozenset(
 
 
 def holds_reservations(receipt: Receipt) -> bool:
-    """Tell whether a receipt counts reservations, where no cost was reported."""
+    """Return True if a receipt counts reservations because no cost was reported."""
     return any(name in _RESERVED_FLAGS for line in receipt.models for name, _ in line.flags)
 
 
@@ -97,7 +97,7 @@ class ReceiptIssued(msgspec.Struct, frozen=True, kw_only=True, tag="receipt.issu
 
 
 def harn_fields(receipt: Receipt) -> dict[str, object]:
-    """The receipt under the names of `harn.receipt.v1`."""
+    """Return the receipt under the names of `harn.receipt.v1`. Costs are in dollars there."""
     return {
         "schema": "harn.receipt.v1",
         "id": receipt.id,
@@ -132,7 +132,7 @@ def harn_fields(receipt: Receipt) -> dict[str, object]:
     }
 
 
-# What a ledger holds of steps: that one was entered, and its receipt when it was left.
+# Records of steps: that one was entered, and its receipt when it was left.
 
 
 STEP_SCHEMA = "tallystick.step-receipt.v1"
@@ -146,12 +146,12 @@ Figure = Annotated[int, msgspec.Meta(ge=0, le=FIGURE_MAX)]
 
 
 class RunNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What there is to say of a run that its own chain does not.
+    """Facts about a run that its own chain does not have.
 
     `caller` is the host call by which a program of another run began it, written before it begins.
-    `told` says that it ended without an answer and that the step knows, written before anything
-    that it began afterwards; `refused` is the error that it got instead, where a budget around the
-    run is exhausted.
+    `told` is True if the run ended without an answer and the step was informed. It is written
+    before anything that the step began afterwards. `refused` is the error that the step got
+    instead, because a budget around the run is exhausted.
     """
 
     run: str
@@ -163,14 +163,15 @@ class RunNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class StepEntered(msgspec.Struct, frozen=True, kw_only=True, tag="step.entered"):
     """A step was entered. On the ledger before a run inside it is begun, else with its receipt.
 
-    `path` says which of the steps it is: those around it, its function, which time. The limits are
-    those that it declares, money in nano-dollars, the time in milliseconds since 1970. `missed` is
-    for the first record of a chain: how many steps were left before it and are not in it.
-    `arguments_sha256` is of what it was called with, "" where that has no canonical form. `caller`
-    is the host call by which a program reached it, if one did.
+    `path` names the step: the steps around it, its function, and its occurrence. The limits are
+    those that it declares, money in nano-dollars. `entered_at` is in milliseconds since 1970.
+    `missed` is for the first record of a chain: how many steps were left before it and are not in
+    it. `arguments_sha256` is of its arguments, "" if they have no canonical form. `caller` is the
+    host call by which a program reached it, if one did.
 
-    It stands there again if the step was entered again when the chain was gone on with, with other
-    arguments or after it had been left; and while it is open, with a `note` of a run inside.
+    The record is repeated if the step was entered again when the chain was resumed, with other
+    arguments or after it had been left. It is also repeated while the step is open, with a `note`
+    of a run inside.
     """
 
     path: str
@@ -193,9 +194,9 @@ class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     `chain` and `path` name it. `model` is the last that was asked, else the declared one. `usd` is
     in nano-dollars and of the priced calls only; `unpriced` counts the others. `runs` are those
-    begun directly in it, the first of them if there are very many; `runs_begun` counts them all.
-    `unfinished` is how many runs and inner steps were still going when it was left: what they used
-    afterwards is in their own receipts, and in no figure of this one.
+    begun directly in it, at most the first 10,000; `runs_begun` counts them all. `unfinished` is
+    how many runs and inner steps were still in progress when it was left. What they used afterwards
+    is in their own receipts, and in no figure of this one.
     """
 
     schema: str
@@ -219,11 +220,13 @@ class StepReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepLeft(msgspec.Struct, frozen=True, kw_only=True, tag="step.left"):
-    """A step was left, whichever way. One that has no such record is open, or was cut off.
+    """A step was left, with or without an error.
 
-    Of one that completed, `value` is what it gave, if that can be read back exactly; `value_kind`
-    says how it is written. `notes` are those of its runs that were not written before. The last one
-    counts: a step that ran again may have come to more.
+    A step without such a record is open, or was cut off.
+
+    Of a completed step, `value` is its result, if that can be read back exactly; `value_kind` names
+    its encoding. `notes` are those of its runs that were not written before. The last such record
+    counts: a step that ran again may have used more.
     """
 
     receipt: StepReceipt
@@ -233,12 +236,15 @@ class StepLeft(msgspec.Struct, frozen=True, kw_only=True, tag="step.left"):
 
 
 def figure(value: int) -> int:
-    """A count or a sum as records hold it. What is beyond them counts as the nearest they hold."""
+    """Return a count or a sum as records hold it: from zero to `FIGURE_MAX`, the nearest one."""
     return min(max(0, value), FIGURE_MAX)
 
 
 def written(text: str, *, chars_max: int | None = None) -> str:
-    """A text as records hold it: what UTF-8 has no bytes for is written out."""
+    """Return a text as records hold it: characters that UTF-8 cannot encode become escapes.
+
+    A text longer than `chars_max` is cut, with "..." at its end, before that.
+    """
     if chars_max is not None and len(text) > chars_max:
         text = f"{text[: chars_max - 3]}..."
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""What a run's ledger holds: intents that were begun and events that happened, and their codec.
+"""Define the records of a run: intents that were begun, events that happened, and their codec.
 
-Tags are forever; a class may be renamed. A record is a fact closed over its fields: it is made by
-whoever saw it happen and never reads the world itself.
+Tags are forever; a class may be renamed. A record is a fact closed over its fields: the code that
+saw it happen makes it, and a record never reads the world itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tallystick.core.records.given import (
 )
 from tallystick.core.records.receipts import ReceiptIssued, StepEntered, StepLeft
 
-# Why a model call has no reply: it was left in the middle, by a cancel; or its process died.
+# Reasons of a model call without a reply: it was left by a cancel, or its process died.
 LEFT = "cancelled"
 DOUBTED = "in_doubt"
 StopReason = Literal[
@@ -67,19 +67,24 @@ Policy = Literal["pure", "read", "effect", "paid"]
 
 
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
-    """A goal under limits. Everything a replay needs beside the answers of the world.
+    """A goal under limits, with everything a replay needs beside the answers of the world.
 
-    `functions`, `inputs` (texts short enough to be given whole) and `texts` are the names the
-    program finds, `values` those of runs from before there were attachments. `images` go to the
-    model with the task. `parent` is the chain of the steps around the run, `step` the path of the
-    one that began it; `caller` is the run whose program did. `strategy` is how it is answered,
-    `strategy_why` why, if nobody asked for it by name. A prompt of more than `compact_at` tokens is
-    shortened, if it is not 0. `encodings` are of files that were not UTF-8, `schema` of the answer.
-    `skills` are those that its programs may load, as they were then; `memory` is what they recall,
-    `session` the one that it belongs to. `backend` is the sandbox that its programs run in.
-    `settings` says where each setting came from that is no default, if a configuration was read.
-    `clock_ns` is where its clock starts; without one, that is 2026-01-01. `given` is what
-    capabilities without a field of their own say of the run, each under its name.
+    Inputs: `functions`, `inputs` (texts short enough to be given whole) and `texts` are the names
+    the program finds, `values` those of runs from before there were attachments. `images` go to the
+    model with the task. `encodings` are of files that were not UTF-8.
+
+    Origin: `parent` is the chain of the steps around the run, `step` the path of the one that began
+    it. `caller` is the run whose program did. `settings` names the source of each setting that is
+    no default, if a configuration was read.
+
+    Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
+    asked for by name. A prompt of more than `compact_at` tokens is shortened, if it is not 0.
+    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    start of its clock; without one, that is 2026-01-01.
+
+    Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
+    one that they recall from, `session` the one that the run belongs to. `given` has what
+    capabilities without a field of their own record of the run, each under its name.
     """
 
     goal: str
@@ -131,7 +136,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
-    """Return the time zone of a start and its offset, as they are recorded."""
+    """Return the time zone of a start and its offset, as they are recorded: UTC is left out."""
     if clock.timezone == UTC:
         return msgspec.UNSET, msgspec.UNSET
     return clock.timezone, clock.utc_offset_s
@@ -140,10 +145,10 @@ def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, ms
 class AskModel(msgspec.Struct, frozen=True, kw_only=True, tag="model.ask"):
     """One attempt at a model call. Paid: on disk before it is sent.
 
-    The prompt is the first `kept` messages of the one of intent `base` (all, if it says None) with
-    `added` parts behind them, each named by what made it, so a run grows by what is new.
-    `request_sha256` is of the whole request as it is sent. `wait_ms` is how long this attempt was
-    put off after the one before it. `evidence` says which skills the prompt shows.
+    The prompt begins with the first `kept` messages of that of intent `base` (all, if `kept` is
+    None). The `added` parts follow, each named by its origin, so a run grows by what is new.
+    `request_sha256` is of the whole request as it is sent. `wait_ms` is the delay before this
+    attempt, after the one before it. `evidence` lists the skills that the prompt shows.
     """
 
     intent: int
@@ -177,7 +182,7 @@ class ModelReplied(msgspec.Struct, frozen=True, kw_only=True, tag="model.replied
 class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed"):
     """A model call that gave no reply.
 
-    `billed` is False only where the attempt is known to have cost nothing; `usage` is what was
+    `billed` is False only if the attempt is known to have cost nothing; `usage` is what was
     reported in spite of the failure.
     """
 
@@ -195,7 +200,7 @@ class ModelFailed(msgspec.Struct, frozen=True, kw_only=True, tag="model.failed")
 
 
 class ModelRefused(msgspec.Struct, frozen=True, kw_only=True, tag="model.refused"):
-    """A call that was never made: a budget does not pay for it. `scope` is whose."""
+    """A call that was never made, because the budget of `scope` does not pay for it."""
 
     intent: int
     turn: int
@@ -205,9 +210,9 @@ class ModelRefused(msgspec.Struct, frozen=True, kw_only=True, tag="model.refused
 
 
 class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", omit_defaults=True):
-    """A program about to run. Its source is in the reply; `sha256` says which it is.
+    """A program is about to run. Its source is in the reply; `sha256` identifies it.
 
-    One that cannot be run again for its record is an `effect`: on disk before it is begun.
+    One that replay cannot run again is an `effect`: on disk before it is begun.
     """
 
     intent: int
@@ -219,9 +224,9 @@ class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", o
 
 
 class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
-    """A program asking the host. For an effect: on disk before it is begun.
+    """A call of a program to the host. For an effect: on disk before it is begun.
 
-    An `attempt` after the first is of one that may have happened and was begun again.
+    An `attempt` above 1 repeats a call that may have happened.
     """
 
     intent: int
@@ -234,12 +239,12 @@ class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
 
 
 class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
-    """What the host told the program. `fuel` places it.
+    """The host's answer to a program. `fuel` is the place in the program where it was given.
 
-    `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be made
-    again from the run's attachments is only named, by `reply_sha256`. `skill` is what it did with
-    one, if it did, `memory` the notes that it read or wrote; `notes` is what other capabilities
-    have to say, each under its name.
+    `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be
+    computed again from the run's attachments is recorded by its digest, `reply_sha256`. `skill` is
+    the skill that the call loaded or used, if any, `memory` the notes that it read or wrote.
+    `notes` has what other capabilities record, each under its name.
     """
 
     intent: int
@@ -258,7 +263,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a program did not end well."""
+    """The error that ended a program."""
 
     kind: str
     message: str
@@ -266,11 +271,11 @@ class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
-    """What came of a program. Its fuel places it: another path through it would use other fuel.
+    """The result of a program. A replay that took another path would use other `fuel`.
 
-    `assigned` is the name and value of its last line, where that is an assignment. `outputs` are
-    the streams that were too long to be shown, whole: stdout before stderr. `exit_code` is of a
-    command of the shell. `answer_ref` is the attachment that a long answer is kept as.
+    `assigned` is the name and value of its last line, if that is an assignment. `outputs` are the
+    streams that were too long to be shown, whole: stdout before stderr. `exit_code` is of a command
+    of the shell. `answer_ref` is the attachment with a long answer.
     """
 
     intent: int
@@ -289,13 +294,13 @@ class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.fi
     names_kept: tuple[str, ...] = ()
     assigned: tuple[str, str] | None = None
     outputs: tuple[AttachmentRef, ...] = ()
-    # Not None, which every other program would have to write.
+    # Unset and not None, which would be written in the record of every other program.
     exit_code: int | msgspec.UnsetType = msgspec.UNSET
     answer_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunEnded(msgspec.Struct, frozen=True, kw_only=True, tag="run.ended"):
-    """The end of a run: why, what it has, what it cost."""
+    """The end of a run: the reason, the answer, the cost."""
 
     stop: StopReason
     detail: str
@@ -354,24 +359,25 @@ _decode = msgspec.json.Decoder(Record).decode
 
 
 def encode_record(record: Record) -> bytes:
-    """The canonical bytes of a record."""
+    """Return the canonical bytes of a record."""
     return _encode(record)
 
 
 def decode_record(body: bytes) -> Record:
-    """Read a record back. Raises `msgspec.MsgspecError` for what is none."""
+    """Return the record that bytes hold. Raise `msgspec.MsgspecError` if they hold none."""
     record: Record = _decode(body)
     return record
 
 
 def tag_of(record: Record) -> str:
+    """Return the wire tag of a record."""
     return str(record.__struct_config__.tag)
 
 
 def intent_of(record: Record) -> int | None:
-    """The intent a record belongs to, if any."""
+    """Return the intent that a record belongs to, None if it belongs to none."""
     return getattr(record, "intent", None)
 
 
-# A record by which a run is gone on with, or begins as another's continuation.
+# The records after which a run continues under new terms: it was resumed, or forked from another.
 Continuation = RunResumed | RunForked

@@ -1,8 +1,8 @@
-"""What a step was given and what it gave, as a ledger holds it: a digest, and a value if it can be.
+"""Encode the arguments and the result of a step: a digest of the first, the value of the second.
 
-Rule: what is not sure is not written. A value is kept only if reading it gives the same again, type
-by type; arguments have a digest only if equal ones always have the same. Whatever else there is, a
-step that has it runs again.
+Rule: what is not exact is not written. A value is kept only if reading it gives the same again,
+type by type; arguments have a digest only if equal ones always have the same. A step without them
+runs again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import msgspec
 
 from tallystick.core.json_text import canonical, digest
 
-# How a value is written: not at all, as JSON, or as JSON with runs in it.
+# The encoding of a value: not kept, JSON, or JSON with runs in it.
 ValueKind = Literal["", "json", "runs"]
 VALUE_BYTES_MAX = 65_536
 _DEPTH_MAX = 64
-# Arguments are looked at for so long, and longer texts in them by a digest of their own.
+# Arguments with more parts or bytes than this have no digest. A text of more than 1,024 characters
+# counts by its own digest.
 _PARTS_MAX = 65_536
 _ARGUMENT_BYTES_MAX = 16 << 20
 _INLINE_CHARS_MAX = 1_024
@@ -32,14 +33,14 @@ _SCALARS = (str, int, bool, type(None))
 
 
 class KeptValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A value as text. In the kind `runs` each object has one key: `items`, or a run's `run`."""
+    """A value as text. In the kind `runs`, each object has the key `items`, or a run's `run`."""
 
     kind: ValueKind = ""
     text: str = ""
 
 
 class RunRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that is a part of a value: its id, and the digest of what it came to."""
+    """A run that is a part of a value: its id, and the digest of its result."""
 
     run: str
     sha256: str
@@ -49,14 +50,18 @@ NOT_KEPT = KeptValue()
 
 
 class _Unfit(Exception):
-    """It has no form in which it could be read back."""
+    """Raised for a value without a form that can be read back."""
 
 
 # -- values --------------------------------------------------------------------------------------
 
 
 def kept_value(value: object, refer: Callable[[object], RunRef | None]) -> KeptValue:
-    """A value as it is kept. `refer` names the parts of it that are runs."""
+    """Return a value as it is kept, or `NOT_KEPT` if it cannot be read back exactly.
+
+    Its text has at most 65,536 bytes. `refer` returns the reference of a part that is a run, None
+    for any other.
+    """
     writing = _ValueWriter(refer)
     try:
         form = writing.form(value, 0)
@@ -64,12 +69,15 @@ def kept_value(value: object, refer: Callable[[object], RunRef | None]) -> KeptV
         text = _encode(form if writing.runs else value)
         return NOT_KEPT if len(text.encode()) > VALUE_BYTES_MAX else KeptValue(kind=kind, text=text)
     except (_Unfit, ValueError):
-        # A text that UTF-8 has no bytes for, or a number with more digits than Python writes.
+        # Text that UTF-8 cannot encode, or a number with more digits than Python converts.
         return NOT_KEPT
 
 
 def value_of(kept: KeptValue, find: Callable[[RunRef], object]) -> object:
-    """The value that was kept. Raises `ValueError` for what is none, and what `find` does."""
+    """Return the value that was kept, with what `find` returns for each run in it.
+
+    Raise `ValueError` if no value was kept or its text is malformed, and what `find` raises.
+    """
     if not kept.kind:
         raise ValueError("no value was kept")
     read: object = json.loads(kept.text)
@@ -77,12 +85,18 @@ def value_of(kept: KeptValue, find: Callable[[RunRef], object]) -> object:
 
 
 class _ValueWriter:
+    """Converts a value to its form in JSON, and counts the runs in it."""
+
     def __init__(self, refer: Callable[[object], RunRef | None]) -> None:
         self._refer = refer
         self._bytes = 0
         self.runs = 0
 
     def form(self, value: object, depth: int) -> object:
+        """Return the form of a value.
+
+        Raise `_Unfit` if it is too large, too deep, or of another type.
+        """
         kind = type(value)
         # Each part is a byte at least, and so is each character.
         self._bytes += len(value) if isinstance(value, str) else 1
@@ -127,8 +141,8 @@ def _with_runs(form: object, find: Callable[[RunRef], object]) -> object:
 
 
 def arguments_digest(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-    """The SHA-256 of what a step is called with, "" where that has no canonical form."""
-    reading = _Reading()
+    """Return the SHA-256 of the arguments of a step, "" if they have no canonical form."""
+    reading = _ArgumentReader()
     try:
         form = [reading.form(args, 0), reading.form(dict(kwargs), 0)]
         return digest(canonical(form))
@@ -146,14 +160,15 @@ _WRITTEN_AS = {
 }
 
 
-class _Reading:
-    """Arguments as JSON: containers are arrays that begin with what they are."""
+class _ArgumentReader:
+    """Converts arguments to JSON: a container becomes an array that begins with its type."""
 
     def __init__(self) -> None:
         self._parts = 0
         self._bytes = 0
 
     def form(self, value: object, depth: int) -> object:
+        """Return the form of an argument. Raise `_Unfit` if it has none."""
         self._count(1, 0)
         if depth > _DEPTH_MAX:
             raise _Unfit

@@ -1,1 +1,1 @@
-"""Views: what the records of a run say, computed from them alone."""
+"""Views of a run or of two, computed from records alone."""

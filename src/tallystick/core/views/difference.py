@@ -1,9 +1,9 @@
-"""Two runs turn by turn, and two texts line by line: what only one of them has.
+"""Compare two runs turn by turn, and two texts line by line.
 
 Rule 1: only records are compared, and any part of a run will do. What neither has is `none`, never
 `same`; what one of them has is `only_a` or `only_b`.
-Rule 2: ids and times are not compared: two runs that do the same thing do not differ. What they
-spend is told beside it and parts nobody.
+Rule 2: ids and times are not compared: two runs that do the same thing do not differ. Their
+spending is shown beside the comparison and does not count as a difference.
 Rule 3: the difference of (b, a) is that of (a, b) with the sides changed.
 """
 
@@ -25,46 +25,46 @@ from tallystick.core.views.outline import (
     Spend,
     Turn,
     commands_of,
-    given_of,
+    inputs_of_run,
     outline_of,
     outputs_of,
     sources_of,
 )
 
-# Two texts line by line: what only one of them has, as a unified diff.
+# Two texts line by line, as a unified diff.
 #
 # Rule 1: the diff of (b, a) is that of (a, b) with the sides changed. `difflib` favours one side
 # where lines repeat, so it is always given the two in the same order.
-# Rule 2: texts are hostile. `difflib` may take time that grows with the cube of the lines; what is
-# too long for it is shown as taken out and put in, whole.
+# Rule 2: texts are hostile. `difflib` may take time that grows with the cube of the lines; texts
+# that are too long for it are shown as removed and added, whole.
 
 
 _CONTEXT_LINES = 3
-# Of what is left between the common beginning and the common end. The worst found takes 0.15 s.
+# The most lines between the common beginning and the common end. The worst case found takes 0.15 s.
 _LINES_MAX = 600
 
 _Row = tuple[str, str]
 
 
-def unified(a: str | None, b: str | None) -> tuple[str, ...]:
-    """The lines of a unified diff, without names of files. None is no text: it has no lines."""
+def unified_diff(a: str | None, b: str | None) -> tuple[str, ...]:
+    """Return the lines of a unified diff, without file names. None is a text without lines."""
     if a == b:
         return ()
-    return tuple(_printed(_rows(_lines(a), _lines(b))))
+    return tuple(_hunk_lines(_rows(_lines(a), _lines(b))))
 
 
 def _lines(text: str | None) -> list[str]:
-    # Not `splitlines`: what ends a line elsewhere is a character of the line here, and is seen.
+    # Not `splitlines`: other line ends, such as a carriage return, stay visible in the line.
     return [] if text is None else text.split("\n")
 
 
 def _rows(a: list[str], b: list[str]) -> list[_Row]:
-    """Each line with its mark: of both, of the first, of the second."""
+    """Return each line with its mark: of both, of the first, of the second."""
     least = min(len(a), len(b))
     head = next((at for at in range(least) if a[at] != b[at]), least)
     least -= head
     tail = next((at for at in range(least) if a[-1 - at] != b[-1 - at]), least)
-    inner = _changed(a[head : len(a) - tail], b[head : len(b) - tail])
+    inner = _changed_rows(a[head : len(a) - tail], b[head : len(b) - tail])
     return [
         *((" ", line) for line in a[:head]),
         *inner,
@@ -72,7 +72,7 @@ def _rows(a: list[str], b: list[str]) -> list[_Row]:
     ]
 
 
-def _changed(a: list[str], b: list[str]) -> Iterator[_Row]:
+def _changed_rows(a: list[str], b: list[str]) -> Iterator[_Row]:
     for i1, i2, j1, j2, same in _blocks(a, b):
         if same:
             yield from ((" ", line) for line in a[i1:i2])
@@ -94,7 +94,7 @@ def _blocks(a: list[str], b: list[str]) -> Iterator[tuple[int, int, int, int, bo
 
 
 def _hunks(rows: list[_Row]) -> Iterator[tuple[int, int]]:
-    """Where rows are to be shown: what changed, and a few lines around it."""
+    """Yield the rows to be shown: the changes, and three lines around them."""
     start = end = 0
     for at, (mark, _) in enumerate(rows):
         if mark == " ":
@@ -109,8 +109,8 @@ def _hunks(rows: list[_Row]) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _printed(rows: list[_Row]) -> Iterator[str]:
-    """The hunks, each under the lines that it takes of both sides."""
+def _hunk_lines(rows: list[_Row]) -> Iterator[str]:
+    """Yield the lines of the hunks, each after a header with its lines on both sides."""
     done = of_a = of_b = 0
     for start, end in _hunks(rows):
         marks = [mark for mark, _ in rows[done:start]]
@@ -126,7 +126,7 @@ def _without(marks: list[str], other: str) -> int:
     return len(marks) - marks.count(other)
 
 
-# Two runs turn by turn: what they were given, asked, wrote, printed, called and spent.
+# Two runs turn by turn: their inputs, requests, replies, outputs, calls and spending.
 
 
 Verdict = Literal["same", "other", "only_a", "only_b", "none"]
@@ -142,7 +142,7 @@ class Pair(msgspec.Struct, Generic[Value], frozen=True):
 
 
 class FieldDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs were given under one name. None is nothing."""
+    """The inputs of both runs under one name. None is no input."""
 
     name: str
     a: str | None
@@ -167,9 +167,9 @@ class TextDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of a reply, and what came of it if it ran.
+    """A command of a reply, and its result if it ran.
 
-    `diff` is empty where a source is not in the records.
+    `diff` is empty if a source is not in the records.
     """
 
     part: int
@@ -190,10 +190,10 @@ class CallsDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn. `differs` names what does: request, reply, program, output, host_calls, queries.
+    """A turn. `differs` names its parts: request, reply, program, output, host_calls, queries.
 
-    `diff` is of the replies, where their programs do not show what differs. `failed` says why there
-    is no reply.
+    `diff` is of the replies, if their programs do not show the difference. `failed` is the reason
+    if there is no reply.
     """
 
     turn: int
@@ -212,7 +212,7 @@ class TurnDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How the runs ended. None is one that has not."""
+    """The ends of both runs. None is a run that has not ended."""
 
     verdict: Verdict
     ends: Pair[End | None]
@@ -220,11 +220,11 @@ class EndDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs. `parted` is the first turn that came out otherwise, or that one does not have.
+    """Two runs. `parted` is the first turn that differs, or that one of them does not have.
 
-    `prompt_parted` is the first in which both asked, and asked otherwise: with another model that
-    is the first of all, while the runs may do the same. `same` is of what they were given, did and
-    came to: not of what they spent, nor of whether one was gone on with.
+    `prompt_parted` is the first turn in which both asked with different requests: with another
+    model that is the first of all, while the runs may do the same. `same` is about inputs, actions
+    and results: not about spending, nor about a resume.
     """
 
     same: bool
@@ -240,18 +240,18 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference_of(a: Iterable[Record], b: Iterable[Record]) -> RunDifference:
-    """Compare two runs by their records, or by what there is of them."""
+    """Compare two runs by their records, or by the part of them that there is."""
     one, other = outline_of(a), outline_of(b)
-    started, given = _given(one.started, other.started)
+    started, given = _compare_given(one.started, other.started)
     turns: list[TurnDifference] = []
     for number in sorted({*one.turns, *other.turns}):
         already = bool(turns) and turns[-1].request == "other"
-        turns.append(_turn(number, one, other, already=already))
-    end = _end(one.end, other.end)
+        turns.append(_compare_turns(number, one, other, already=already))
+    end = _compare_ends(one.end, other.end)
     agree = {started, end.verdict} <= {"same", "none"}
     return RunDifference(
         same=agree and all(each.verdict == "same" for each in turns),
-        parted=next((each.turn for each in turns if _parts_them(each)), None),
+        parted=next((each.turn for each in turns if _is_divergent(each)), None),
         prompt_parted=next((each.turn for each in turns if each.request == "other"), None),
         started=started,
         given=given,
@@ -263,7 +263,7 @@ def difference_of(a: Iterable[Record], b: Iterable[Record]) -> RunDifference:
     )
 
 
-def _parts_them(turn: TurnDifference) -> bool:
+def _is_divergent(turn: TurnDifference) -> bool:
     return turn.verdict in ("only_a", "only_b") or bool({*turn.differs} - {"request"})
 
 
@@ -273,47 +273,54 @@ def _verdict(a: object | None, b: object | None) -> Verdict:
     return "same" if a == b else "other"
 
 
-def _named(a: Mapping[str, Value], b: Mapping[str, Value]) -> list[str]:
-    """The names of both, in the order of the alphabet: that of neither side."""
+def _all_names(a: Mapping[str, Value], b: Mapping[str, Value]) -> list[str]:
+    """Return the names of both in alphabetical order, which is the same for (a, b) and (b, a)."""
     return sorted({*a, *b})
 
 
 # -- beginnings and ends -----------------------------------------------------------------------
 
 
-def _given(
+def _compare_given(
     a: RunStarted | None, b: RunStarted | None
 ) -> tuple[Verdict, tuple[FieldDifference, ...]]:
     if a is None or b is None:
         return _verdict(a, b), ()
-    one, other = given_of(a), given_of(b)
+    one, other = inputs_of_run(a), inputs_of_run(b)
     found = tuple(
         FieldDifference(name=name, a=one.get(name), b=other.get(name))
-        for name in _named(one, other)
+        for name in _all_names(one, other)
         if one.get(name) != other.get(name)
     )
     return ("other" if found else "same"), found
 
 
-def _end(a: End | None, b: End | None) -> EndDifference:
+def _compare_ends(a: End | None, b: End | None) -> EndDifference:
     one, other = ((each.stop, each.detail, each.answer_sha256) if each else None for each in (a, b))
     diff: tuple[str, ...] = ()
     if a is not None and b is not None and None not in (a.answer, b.answer):
-        diff = unified(a.answer, b.answer)
+        diff = unified_diff(a.answer, b.answer)
     return EndDifference(verdict=_verdict(one, other), ends=Pair(a, b), diff=diff)
 
 
 # -- turns -------------------------------------------------------------------------------------
 
 
-def _turn(number: int, one: Outline, other: Outline, *, already: bool) -> TurnDifference:
+def _compare_turns(number: int, one: Outline, other: Outline, *, already: bool) -> TurnDifference:
+    """Compare the turn of a number in both runs.
+
+    `already` says that an earlier request differed.
+    """
     a, b = one.turns.get(number), other.turns.get(number)
     present = _verdict(a and True, b and True)
     a, b = a or Turn(), b or Turn()
     request = _verdict(*(each.asked.request_sha256 if each.asked else None for each in (a, b)))
-    reply = _verdict(_said(a), _said(b))
-    programs = _programs(a, b)
-    host_calls, queries = _calls(a.host_calls, b.host_calls), _calls(a.queries, b.queries)
+    reply = _verdict(_outcome_of(a), _outcome_of(b))
+    programs = _compare_programs(a, b)
+    host_calls, queries = (
+        _compare_calls(a.host_calls, b.host_calls),
+        _compare_calls(a.queries, b.queries),
+    )
     verdicts: dict[str, Iterable[Verdict]] = {
         "request": (request,),
         "reply": (reply,),
@@ -329,11 +336,11 @@ def _turn(number: int, one: Outline, other: Outline, *, already: bool) -> TurnDi
         verdict="other" if present == "same" and differs else present,
         differs=tuple(differs),
         request=request,
-        parts=_parts(one, other, a, b, already=already) if request == "other" else (),
+        parts=_compare_prompts(one, other, a, b, already=already) if request == "other" else (),
         attempts=Pair(a.attempts, b.attempts),
         reply=reply,
         failed=Pair(*(each.failed if each.replied is None else None for each in (a, b))),
-        diff=unified(*replies) if reply != "same" and "program" not in differs else (),
+        diff=unified_diff(*replies) if reply != "same" and "program" not in differs else (),
         programs=programs,
         host_calls=host_calls,
         queries=queries,
@@ -341,8 +348,11 @@ def _turn(number: int, one: Outline, other: Outline, *, already: bool) -> TurnDi
     )
 
 
-def _said(turn: Turn) -> tuple[str, str, bool] | None:
-    """What came of asking the model: its reply, or why there is none."""
+def _outcome_of(turn: Turn) -> tuple[str, str, bool] | None:
+    """Return the outcome of asking the model: its reply, or why there is none.
+
+    None if not asked.
+    """
     if turn.replied is not None:
         return "replied", turn.replied.text, turn.replied.cut
     return None if turn.failed is None else ("failed", turn.failed, False)
@@ -351,10 +361,10 @@ def _said(turn: Turn) -> tuple[str, str, bool] | None:
 # -- prompts -----------------------------------------------------------------------------------
 
 
-def _parts(
+def _compare_prompts(
     one: Outline, other: Outline, a: Turn, b: Turn, *, already: bool
 ) -> tuple[PartDifference, ...]:
-    """What of two requests differs, as far as the records say."""
+    """Return the parts of two requests that differ, as far as the records show."""
     if a.first is None or b.first is None or a.asked is None or b.asked is None:
         return ()
     found = [PartDifference(name="model", how="other")] if a.model != b.model else []
@@ -364,9 +374,9 @@ def _parts(
         if getattr(a.asked, name) != getattr(b.asked, name)
     ]
     alike = (a.first.base is None) == (b.first.base is None) and a.first.kept == b.first.kept
-    ours, theirs = _added(one, a.first), _added(other, b.first)
+    ours, theirs = _new_parts(one, a.first), _new_parts(other, b.first)
     unread = []
-    for name in _named(ours, theirs) if alike else ():
+    for name in _all_names(ours, theirs) if alike else ():
         if name not in ours or name not in theirs:
             how: Literal["only_a", "only_b"] = "only_a" if name in ours else "only_b"
             found.append(PartDifference(name=name, how=how))
@@ -379,8 +389,8 @@ def _parts(
     return tuple(found or unread)
 
 
-def _added(outline: Outline, asked: AskModel) -> dict[str, object]:
-    """The new parts of a prompt, each with what its text was made of; None is not in the records.
+def _new_parts(outline: Outline, asked: AskModel) -> dict[str, object]:
+    """Return the new parts of a prompt with their origin; None if that is not in the records.
 
     Intents count attempts as well, so a part is named by the turn that it is of.
     """
@@ -397,12 +407,12 @@ def _added(outline: Outline, asked: AskModel) -> dict[str, object]:
         elif kind == "nudge" and turn is not None:
             made[name] = None
         else:
-            made[part] = _start_part(outline.started, part)
+            made[part] = _origin_of_start(outline.started, part)
     return made
 
 
-def _start_part(started: RunStarted | None, part: str) -> object:
-    """What the fixed part or the task is made of. Other parts are known by their names only."""
+def _origin_of_start(started: RunStarted | None, part: str) -> object:
+    """Return the origin of the fixed part or the task, and None for any other part."""
     if started is None or part not in ("system", "task"):
         return None
     if part == "system":
@@ -414,7 +424,8 @@ def _start_part(started: RunStarted | None, part: str) -> object:
 # -- programs and calls ------------------------------------------------------------------------
 
 
-def _programs(a: Turn, b: Turn) -> tuple[ProgramDifference, ...]:
+def _compare_programs(a: Turn, b: Turn) -> tuple[ProgramDifference, ...]:
+    """Compare the commands of two replies by their places, and the results of those that ran."""
     ours, theirs = sources_of(a), sources_of(b)
     made = []
     for part in sorted({*ours, *theirs}):
@@ -428,23 +439,25 @@ def _programs(a: Turn, b: Turn) -> tuple[ProgramDifference, ...]:
                 source=source,
                 diff=()
                 if source == "same" or None in texts
-                else unified(one and one[1], other and other[1]),
+                else unified_diff(one and one[1], other and other[1]),
                 output=_verdict(before, after),
-                texts=_texts(before or {}, after or {}),
+                texts=_compare_texts(before or {}, after or {}),
             )
         )
     return tuple(made)
 
 
-def _texts(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[TextDifference, ...]:
+def _compare_texts(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[TextDifference, ...]:
     return tuple(
-        TextDifference(name=name, diff=unified(a.get(name), b.get(name)))
-        for name in _named(a, b)
+        TextDifference(name=name, diff=unified_diff(a.get(name), b.get(name)))
+        for name in _all_names(a, b)
         if a.get(name) != b.get(name)
     )
 
 
-def _calls(ours: Mapping[_CallKey, Call], theirs: Mapping[_CallKey, Call]) -> CallsDifference:
+def _compare_calls(
+    ours: Mapping[_CallKey, Call], theirs: Mapping[_CallKey, Call]
+) -> CallsDifference:
     """Compare calls in the order in which programs made them: they are answered in any."""
     a, b = ([calls[place] for place in sorted(calls)] for calls in (ours, theirs))
     count = Pair(len(a), len(b))
@@ -455,13 +468,13 @@ def _calls(ours: Mapping[_CallKey, Call], theirs: Mapping[_CallKey, Call]) -> Ca
         if one is None or other is None:
             return CallsDifference(count=count, first=at, what="missing", names=names)
         if (one.name, one.request) != (other.name, other.request):
-            diff = _known(one.asked, other.asked)
+            diff = _diff_if_recorded(one.asked, other.asked)
             return CallsDifference(count=count, first=at, what="request", names=names, diff=diff)
         if one.answer != other.answer:
-            diff = _known(one.said, other.said)
+            diff = _diff_if_recorded(one.said, other.said)
             return CallsDifference(count=count, first=at, what="answer", names=names, diff=diff)
     return CallsDifference(count=count)
 
 
-def _known(a: str | None, b: str | None) -> tuple[str, ...]:
-    return () if a is None or b is None else unified(a, b)
+def _diff_if_recorded(a: str | None, b: str | None) -> tuple[str, ...]:
+    return () if a is None or b is None else unified_diff(a, b)

@@ -1,8 +1,8 @@
-"""Calls that were begun and have no outcome, and what is known of them elsewhere.
+"""Find the calls that were begun and have no outcome, and name them for lookups outside.
 
-While a run goes on they are under way. Of one whose process died they are in doubt. So are calls
-that were left after they had been sent, by Ctrl-C or since a call beside them failed: those are
-charged already, and only whether to make them again is open.
+While a run is live they are in progress. If its process died, they are in doubt. So are calls that
+were left after they had been sent, by Ctrl-C or because a call beside them failed. Those are
+charged already; the only question is whether to repeat them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from tallystick.core.records import (
     RunResumed,
 )
 
-# What somebody who can be asked says of a call that was begun: it never came, or nobody knows.
-
 
 class Lookup(Enum):
-    """An answer about a call that is not its outcome."""
+    """An answer about an earlier call that is not its reply.
+
+    `NOT_RECEIVED`: the call never arrived, so repeating it is safe. `UNKNOWN`: the provider cannot
+    say, so the call stays in doubt.
+    """
 
     NOT_RECEIVED = "not_received"
     UNKNOWN = "unknown"
@@ -45,24 +47,22 @@ UNKNOWN = Lookup.UNKNOWN
 
 
 def call_key(run: str, intent: int, *, item: int | None = None, attempt: int = 1) -> str:
-    """The name under which a call of a run is known outside. No other call has it."""
+    """Return the name under which a call of a run is known outside. No other call has it."""
     place = f"{run}-{intent}" if item is None else f"{run}-{intent}.{item}"
     return place if attempt == 1 else f"{place}-{attempt}"
 
 
-# Calls that were begun and have no outcome on the ledger: they may have been paid, or happened.
-
-
-# A program is one where it cannot be run again.
+# Calls without an outcome on the ledger: they may have been paid for, or may have happened. A
+# program is one only if it cannot be run again (`effect`).
 OpenCall = AskModel | QueryAsked | CallHost | RunProgram
 _Key = tuple[int, int]
 
 
 class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An intent that is open: `items` are the places of a batch that are.
+    """An intent without an outcome. `items` are the open places of a batch.
 
-    `run` is the one it belongs to, where that is a run inside the one that was asked about.
-    What is reserved is the worst that it can have cost; `usd` is nano-dollars, None if unknown.
+    `run` is the run it belongs to, if that is a run inside the one that was asked about. `tokens`
+    and `usd` are the worst case that was reserved; `usd` is nano-dollars, None if unknown.
     """
 
     intent: int
@@ -76,12 +76,18 @@ class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def of_child(intents: Iterable[OpenIntent], run: str) -> list[OpenIntent]:
-    """Open intents as the run outside names them: those of a run inside it, and of runs in that."""
+    """Return the open intents of a run inside another, each with the id of its run.
+
+    An intent that names a run already, one still further inside, keeps it.
+    """
     return [msgspec.structs.replace(each, run=each.run or run) for each in intents]
 
 
 def open_calls(records: Iterable[Record]) -> list[OpenCall]:
-    """The calls without an outcome, in the order in which they were begun."""
+    """Return the calls without an outcome, in the order in which they were begun.
+
+    After a resume that did not halt on calls in doubt, calls of finished programs are left out.
+    """
     begun: dict[_Key, OpenCall] = {}
     finished: frozenset[int] = frozenset()
     for record in records:
@@ -95,7 +101,7 @@ def open_calls(records: Iterable[Record]) -> list[OpenCall]:
             case QueryReplied() | QueryFailed() | QueryRefused():
                 begun.pop((record.intent, record.item), None)
             case RunResumed() if record.in_doubt != "halt":
-                # Whoever said so went on in spite of what nobody waits for any more.
+                # The caller decided about these calls, and no program waits for them any more.
                 begun = {key: each for key, each in begun.items() if not _is_past(each, finished)}
             case _:
                 pass
@@ -105,10 +111,10 @@ def open_calls(records: Iterable[Record]) -> list[OpenCall]:
 
 
 def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
-    """Return the calls that were left after they were sent, and that a resume would make again.
+    """Return the calls that were left after they were sent, and that a resume would repeat.
 
-    A call is past once it was asked again, its program was told or has ended, or whoever resumed
-    the run accepted to pay again.
+    A call is left out once it was asked again, or its program has its answer or has ended. So are
+    all calls before a resume with `retry`, which accepts to pay again.
     """
     asked: dict[_Key, AskModel | QueryAsked] = {}
     left: dict[_Key, AskModel | QueryAsked] = {}
@@ -127,7 +133,7 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
             case QueryRefused():
                 left.pop((record.intent, record.item), None)
             case HostAnswered() | ProgramFinished():
-                left = {key: each for key, each in left.items() if not _was_told(each, record)}
+                left = {key: each for key, each in left.items() if not _is_answered(each, record)}
             case RunResumed(in_doubt="retry"):
                 left = {}
             case _:
@@ -135,14 +141,14 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
     return list(left.values())
 
 
-def _was_told(call: AskModel | QueryAsked, record: HostAnswered | ProgramFinished) -> bool:
+def _is_answered(call: AskModel | QueryAsked, record: HostAnswered | ProgramFinished) -> bool:
     if isinstance(call, AskModel):
         return False
     return record.intent == (call.intent if isinstance(record, HostAnswered) else call.program)
 
 
 def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
-    """The intents that are open, also those that were left. The calls of a batch are one."""
+    """Return the open intents, with those of left calls. The calls of a batch are one."""
     found: dict[int, OpenIntent] = {}
     turn = 0
     turns: dict[int, int] = {}
@@ -153,11 +159,12 @@ def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
             turns[record.intent] = turn
     for call in (*open_calls(kept), *left_calls(kept)):
         before = found.get(call.intent)
-        found[call.intent] = _described(call, before, turn=turns[call.intent])
+        found[call.intent] = _open_intent(call, before, turn=turns[call.intent])
     return tuple(found.values())
 
 
-def _described(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenIntent:
+def _open_intent(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenIntent:
+    """Return the open intent of a call. `before` is that of the same batch so far, if any."""
     if isinstance(call, CallHost | RunProgram):
         what = call.name if isinstance(call, CallHost) else f"program ({call.kind})"
         return OpenIntent(intent=call.intent, kind="effect", what=what, turn=turn)

@@ -1,4 +1,4 @@
-"""What the records of a run say, turn by turn, also of one that died: the rest stays empty."""
+"""Arrange the records of a run by turns. A run that died has an outline too, with empty parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tallystick.core.charge import Charge, shown_usd
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.commands import Command
-from tallystick.core.machine.reply import as_program, is_program, parse_reply, shown
+from tallystick.core.machine.reply import as_program, command_text, is_program, parse_reply
 from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
     AskModel,
@@ -50,14 +50,17 @@ _Beside = SnapshotTaken | SkillMatched | StepEntered | StepLeft | ProgramChecked
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used, and how many model calls in it have no known price."""
+    """A charge, and how many of its model calls have no known price."""
 
     charge: Charge = Charge()
     unpriced: int = 0
 
 
 class RunAct(msgspec.Struct, frozen=True, kw_only=True):
-    """An act upon a run, and the turn it came after. What is not None is another from there on."""
+    """A fork, resume or prune of a run, and the turn it came after.
+
+    A field that is not None has a new value from there on. `removed` is what a prune deleted.
+    """
 
     kind: Literal["forked", "resumed", "pruned"]
     after_turn: int
@@ -68,7 +71,10 @@ class RunAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended. Of a pruned run the receipt tells: `answer` is gone, its digest is not."""
+    """The end of a run.
+
+    Of a pruned run it is read from the receipt: `answer` is None, its digest is not.
+    """
 
     stop: str
     detail: str
@@ -78,8 +84,8 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class Ran:
-    """A program that was begun, and what came of it."""
+class ProgramRun:
+    """A program that was begun, with its result once it finished."""
 
     intent: int
     sha256: str
@@ -88,10 +94,10 @@ class Ran:
 
 @dataclass(slots=True)
 class Call:
-    """What a program asked for: of a host function, or of a model.
+    """A call of a program, to a host function or to a model.
 
-    `request` and `answer` are compared; `asked` and `said` are texts to be shown, where the records
-    have them.
+    `request` and `answer` are compared; `asked` and `said` are texts to be shown, None if the
+    records do not have them.
     """
 
     name: str
@@ -103,10 +109,10 @@ class Call:
 
 @dataclass(slots=True)
 class Turn:
-    """What the records say of a turn.
+    """The records of one turn.
 
-    `first` names the parts of the prompt: further attempts add none. `asked` is the attempt that
-    was made last, and the one that a reply is to. Calls have their intent, and their place in it.
+    `first` names the parts of the prompt: further attempts add none. `asked` is the last attempt,
+    to which a reply belongs. Calls are found by their intent and their place in it.
     """
 
     model: str = ""
@@ -116,7 +122,7 @@ class Turn:
     replied: ModelReplied | None = None
     failed: str | None = None
     commands: tuple[Command, ...] | None = None
-    programs: dict[int, Ran] = field(default_factory=dict)
+    programs: dict[int, ProgramRun] = field(default_factory=dict)
     host_calls: dict[tuple[int, int], Call] = field(default_factory=dict)
     queries: dict[tuple[int, int], Call] = field(default_factory=dict)
     spend: Spend = field(default_factory=Spend)
@@ -124,7 +130,10 @@ class Turn:
 
 @dataclass(slots=True)
 class Outline:
-    """A run. `places` says of an intent which turn it belongs to, and which part of its reply."""
+    """A run, turn by turn.
+
+    `places` maps an intent to its turn and to the part of the reply, if any.
+    """
 
     started: RunStarted | None = None
     turns: dict[int, Turn] = field(default_factory=dict)
@@ -136,12 +145,13 @@ class Outline:
     turn: int = 0
 
     def at(self, turn: int) -> Turn:
+        """Return a turn, and make it the current one. It is created if there is none."""
         self.turn = turn
         return self.turns.setdefault(turn, Turn(model=self.model))
 
     @property
     def spend(self) -> Spend:
-        """What it used in all: as its end says, or else as far as it came."""
+        """The sum of what the run used: from its end, or else from its turns."""
         if self.total is not None:
             return self.total
         spend = Spend()
@@ -151,7 +161,7 @@ class Outline:
 
 
 def outline_of(records: Iterable[Record]) -> Outline:
-    """Gather the records of a run, in their order."""
+    """Return the outline of a run from its records, in their order."""
     outline = Outline()
     for record in records:
         match record:
@@ -167,7 +177,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
             case CallHost() | HostAnswered():
                 _add_call(outline.at(outline.turn), record)
             case RunResumed() | RunForked() | RunPruned():
-                _add_passage(outline, record)
+                _add_act(outline, record)
             case RunEnded() | ReceiptIssued():
                 _add_end(outline, record)
             case record if isinstance(record, _Beside):
@@ -204,7 +214,7 @@ def _add_program(outline: Outline, record: RunProgram | ProgramFinished) -> None
     match record:
         case RunProgram():
             outline.places[str(record.intent)] = record.turn, record.part
-            turn.programs[record.part] = Ran(intent=record.intent, sha256=record.sha256)
+            turn.programs[record.part] = ProgramRun(intent=record.intent, sha256=record.sha256)
         case ProgramFinished():
             used = Charge(fuel=record.fuel, wall_ms=record.wall_ms)
             turn.spend = _sum(turn.spend, Spend(charge=used))
@@ -231,7 +241,7 @@ def _add_query(turn: Turn, record: QueryRecord) -> None:
             call.asked = record.prompt if record.prompt_ref is None else None
         case QueryReplied():
             _charge(turn, record)
-            kept = record.text_ref.id if record.text_ref is not None else _of(record.text)
+            kept = record.text_ref.id if record.text_ref is not None else _text_digest(record.text)
             call.answer = f"replied {kept}"
             call.said = record.text if record.text_ref is None else None
         case QueryFailed():
@@ -246,12 +256,12 @@ def _add_query(turn: Turn, record: QueryRecord) -> None:
             call.answer = call.said = f"{record.stop}: {record.answer}"
 
 
-def _add_passage(outline: Outline, record: RunResumed | RunForked | RunPruned) -> None:
+def _add_act(outline: Outline, record: RunResumed | RunForked | RunPruned) -> None:
     if isinstance(record, RunPruned):
         gone = RunAct(kind="pruned", after_turn=outline.turn, removed=record.removed)
         outline.passages.append(gone)
         return
-    # An end that it was gone on from is none.
+    # The run was resumed or forked after its end, so that was not the end.
     outline.end = outline.total = None
     limits = record.limits
     passage = RunAct(
@@ -266,13 +276,14 @@ def _add_passage(outline: Outline, record: RunResumed | RunForked | RunPruned) -
 
 
 def _add_end(outline: Outline, record: RunEnded | ReceiptIssued) -> None:
+    """Note the end of the run. A receipt has the digest of the answer, and not its text."""
     if isinstance(record, RunEnded):
         unpriced = sum(turn.spend.unpriced for turn in outline.turns.values())
         charge = record.charge
         end = End(
             stop=record.stop,
             detail=record.detail,
-            answer_sha256=_of(record.answer or ""),
+            answer_sha256=_text_digest(record.answer or ""),
             answer=record.answer,
             partial=record.partial,
         )
@@ -290,7 +301,7 @@ def _charge(
     event: ModelReplied | ModelFailed | QueryReplied | QueryFailed | ChildEnded | HostAnswered,
     more: Charge | None = None,
 ) -> None:
-    """Count what a call used. The machine counts the same, so the turns make up the whole."""
+    """Count what a call used. The machine counts the same, so the turns add up to the whole."""
     used = charge_of(event)
     unpriced = used.model_calls if used.usd is None else 0
     turn.spend = _sum(turn.spend, Spend(charge=used + (more or Charge()), unpriced=unpriced))
@@ -300,17 +311,17 @@ def _sum(one: Spend, other: Spend) -> Spend:
     return Spend(charge=one.charge + other.charge, unpriced=one.unpriced + other.unpriced)
 
 
-def _of(text: str) -> str:
+def _text_digest(text: str) -> str:
     return digest(text.encode("utf-8", "surrogatepass"))
 
 
-def given_of(started: RunStarted) -> dict[str, str]:
-    """What a run was given, by name. Data by its digest."""
+def inputs_of_run(started: RunStarted) -> dict[str, str]:
+    """Return what a run was given, by name. Data is given by its digest."""
     made = {
         name: str(getattr(started, name))
         for name in ("goal", "model", "seed", "template", "guest", "engine")
     }
-    # Where the clock starts is a time, as other times are: two runs would never be given the same.
+    # Without the start of its clock: that is a time, and two runs would never be given the same.
     made["timezone"] = started.clock.timezone
     if started.temperature is not None:
         made["temperature"] = str(started.temperature)
@@ -338,7 +349,7 @@ def _place(name: str, key: str | None) -> str:
 
 
 def commands_of(turn: Turn) -> tuple[Command, ...]:
-    """The commands of the reply; of one that is gone, none."""
+    """Return the commands of the reply, none if it is gone. Parse it once and keep the result."""
     if turn.commands is None:
         said = turn.replied
         turn.commands = () if said is None else parse_reply(said.text, cut=said.cut).commands
@@ -346,13 +357,17 @@ def commands_of(turn: Turn) -> tuple[Command, ...]:
 
 
 def sources_of(turn: Turn) -> dict[int, Source]:
-    """The commands of a reply by their places; what ran, by the digest of what ran."""
+    """Return the commands of a reply by their places, each with its digest and its text.
+
+    A program that ran counts with the digest of what ran. Its text is None if the reply is gone, or
+    is read differently now.
+    """
     made: dict[int, Source] = {}
     for part, command in enumerate(commands_of(turn)):
-        text = shown(command)
+        text = command_text(command)
         if is_program(command, native=part in turn.programs):
             text = as_program(command)
-        made[part] = _of(text), text
+        made[part] = _text_digest(text), text
     for part, ran in turn.programs.items():
         if made.get(part, ("", None))[0] != ran.sha256:
             # The reply is gone, or it was read in another way then.
@@ -361,7 +376,7 @@ def sources_of(turn: Turn) -> dict[int, Source]:
 
 
 def outputs_of(turn: Turn, part: int) -> dict[str, str] | None:
-    """What came of a program, by name, without what it did not do; None if nothing did."""
+    """Return what a program gave, by name, without what is empty. None if it has not finished."""
     ran = turn.programs.get(part)
     if ran is None or ran.finished is None:
         return None

@@ -1,7 +1,7 @@
-"""Receipts of runs and of chains of steps, computed from the records alone.
+"""Compute receipts of runs and of chains of steps from the records alone.
 
-Rule: the records may be anybody's. Nesting is what the paths say, and a path is always longer than
-the one around it; so whatever a file holds, this ends, and each step is in it once.
+Rule: the records may come from anyone. Nesting follows from the paths, and a path is always longer
+than the one around it. So this ends whatever a file holds, and each step is in it once.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.step import in_units
 
-# How a receipt is computed: from the records alone, one after another.
-#
-# Whoever has the records can compute it again, and a replay does.
+# Receipts of runs. Anyone with the records can compute a receipt again, and a replay does.
 
 
 _STATUS: dict[StopReason, ReceiptStatus] = {
@@ -79,7 +77,7 @@ class Tally:
         self._refused = 0
 
     def add(self, record: Record) -> None:
-        """Count one record, in its turn."""
+        """Count one record. Records have to come in their order."""
         match record:
             case RunStarted():
                 self._model = record.model
@@ -101,7 +99,7 @@ class Tally:
                 pass
 
     def receipt(self, started: RunStarted, ended: RunEnded) -> Receipt:
-        """The receipt of a run that has ended."""
+        """Return the receipt of a run that has ended."""
         given = [started.goal, started.inputs, started.texts, started.images, started.values]
         return Receipt(
             schema=SCHEMA,
@@ -113,7 +111,7 @@ class Tally:
             completed_at=started.started_at + ended.charge.wall_ms,
             inputs_digest=digest(canonical(given)),
             outputs_digest=digest((ended.answer or "").encode("utf-8", "surrogatepass")),
-            models=tuple(_line(name, line) for name, line in sorted(self._lines.items())),
+            models=tuple(_model_line(name, line) for name, line in sorted(self._lines.items())),
             tool_calls=tuple(sorted(self._tools.items())),
             side_effects=self._effects,
             refused_calls=self._refused,
@@ -125,7 +123,7 @@ class Tally:
 
     def _settle(self, event: _Ended) -> None:
         model, price = self._open.pop(_key(event), (self._model, "unknown"))
-        settled = event.settled or _as_reported(event)
+        settled = event.settled or _settled_as_reported(event)
         line = self._lines.setdefault(model, _Line())
         line.price = price
         line.calls += 1
@@ -147,8 +145,8 @@ def _price(reserved: Reserved | None) -> str:
     return "unknown" if reserved is None else reserved.price
 
 
-def _as_reported(event: _Ended) -> Settled:
-    """For runs from before attempts were settled."""
+def _settled_as_reported(event: _Ended) -> Settled:
+    """Return a settlement from reported usage, for runs from before attempts were settled."""
     used = event.usage
     return Settled(
         figures="reported",
@@ -157,7 +155,7 @@ def _as_reported(event: _Ended) -> Settled:
     )
 
 
-def _line(model: str, line: _Line) -> ModelLine:
+def _model_line(model: str, line: _Line) -> ModelLine:
     return ModelLine(
         model=model,
         calls=line.calls,
@@ -171,7 +169,7 @@ def _line(model: str, line: _Line) -> ModelLine:
     )
 
 
-# A chain of steps, read: which stood in which, what each came to, and all of them together.
+# Chains of steps: their nesting, their receipts, and their sums.
 
 
 _HARN_STATUS = {
@@ -183,7 +181,7 @@ _HARN_STATUS = {
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: how deep it stands, and its receipt if it was left."""
+    """One step: its depth, and its receipt if it was left."""
 
     path: str
     name: str
@@ -193,11 +191,12 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> str:
+        """The status in the receipt, or `open` without one."""
         return "open" if self.receipt is None else self.receipt.status
 
 
 class StepTotals(msgspec.Struct, frozen=True):
-    """What steps used together. `usd` is in nano-dollars, of the priced calls only."""
+    """The sums of steps. `usd` is in nano-dollars, of the priced calls only."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -206,6 +205,7 @@ class StepTotals(msgspec.Struct, frozen=True):
     llm_calls: int = 0
 
     def plus(self, receipt: StepReceipt, times: int = 1) -> StepTotals:
+        """Return the sums with a receipt added `times` times; -1 subtracts it."""
         return StepTotals(
             self.input_tokens + times * receipt.input_tokens,
             self.output_tokens + times * receipt.output_tokens,
@@ -216,15 +216,15 @@ class StepTotals(msgspec.Struct, frozen=True):
 
 
 def holds_steps(records: Sequence[Record]) -> bool:
-    """Whether a chain is one of steps, by the first of its records."""
+    """Return True if a chain is one of steps, by the first of its records."""
     return bool(records) and isinstance(records[0], StepEntered | StepLeft)
 
 
 def step_lines(records: Iterable[Record]) -> list[StepLine]:
-    """The steps of a chain, each behind the one it stands in.
+    """Return the steps of a chain, each after the step around it.
 
-    The first record that a step was entered counts, and the last receipt: a chain that was gone on
-    with may have several. One that was entered again since is open again.
+    The first record of entering a step counts, and its last receipt: a chain that was resumed may
+    have several. A step that was entered again since is open again.
     """
     entered: dict[str, StepEntered] = {}
     left: dict[str, StepReceipt] = {}
@@ -248,12 +248,12 @@ def step_lines(records: Iterable[Record]) -> list[StepLine]:
             missed=entered[path].missed if path in entered else 0,
             receipt=left.get(path),
         )
-        for path, depth in _nested(order)
+        for path, depth in _by_nesting(order)
     ]
 
 
 def step_totals(lines: Sequence[StepLine]) -> StepTotals:
-    """What is known of all together: the outermost receipts that are there, which hold the rest."""
+    """Return the sum of the outermost receipts that are there, which include all inside them."""
     totals = StepTotals()
     held_by: int | None = None
     for line in lines:
@@ -267,7 +267,7 @@ def step_totals(lines: Sequence[StepLine]) -> StepTotals:
 
 
 def harn_step_fields(chain: str, lines: Sequence[StepLine]) -> dict[str, object]:
-    """A chain under the names of `harn.receipt.v1`, each step with what it used itself."""
+    """Return a chain under the names of `harn.receipt.v1`, each step with its own use only."""
     outermost = lines[0].receipt
     status = "running" if outermost is None else _HARN_STATUS[outermost.status]
     totals = step_totals(lines)
@@ -292,7 +292,7 @@ def harn_step_fields(chain: str, lines: Sequence[StepLine]) -> dict[str, object]
                 "cost_usd": in_units("usd", max(0, own.usd)),
                 "llm_calls": max(0, own.llm_calls),
             }
-            for receipt, own in _own(lines)
+            for receipt, own in _own_use(lines)
         ],
         "tool_calls": [],
         "cost_usd": in_units("usd", totals.usd),
@@ -305,8 +305,8 @@ def harn_step_fields(chain: str, lines: Sequence[StepLine]) -> dict[str, object]
     }
 
 
-def _nested(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Each path with its depth, behind the one around it. The order is kept among siblings."""
+def _by_nesting(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Yield each path with its depth, after the one around it. Siblings keep their order."""
     inside: dict[str | None, list[str]] = {}
     known = dict.fromkeys(paths)
     for path in known:
@@ -319,8 +319,8 @@ def _nested(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
         waiting += [(each, depth + 1) for each in reversed(inside.get(path, []))]
 
 
-def _own(lines: Sequence[StepLine]) -> list[tuple[StepReceipt, StepTotals]]:
-    """Each receipt with what is in none of those inside it."""
+def _own_use(lines: Sequence[StepLine]) -> list[tuple[StepReceipt, StepTotals]]:
+    """Return each receipt with the sums that are in no receipt inside it."""
     found: list[tuple[StepReceipt, StepTotals]] = []
     # The places in `found` of those around, each with its depth.
     around: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Code-mode recall: a program of operations is read, run against a store, and what it gathered."""
+"""Recall programs as lists of operations: read one from JSON, run it, and bundle the result."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 from tallystick.core.errors import Facts, InvalidLimit, Refused, TallystickError, UsageError
 from tallystick.core.json_text import canonical, read_json, shown
 
-# What a recall program gathered: hits, scores, receipts, the answer, and what it took.
+# The bundle of a recall program: hits, scores, receipts, the answer, and the cost.
 #
-# The declarative form and the Python form end in the same bundle. It is data that can be written
-# down, so that an auditor can run the program again and compare (`first_difference`).
+# The declarative form and the Python form have the same bundle. It is data that can be stored, so
+# that an auditor can run the program again and compare (`first_difference`).
 
 
 NOTHING_RECALLED = "(no relevant memories)"
@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
 
 
 class TokenCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tokens a text has, by a named tokenizer."""
+    """A number of tokens, with the name of the tokenizer that counted them."""
 
     tokens: int
     tokenizer: str
@@ -47,12 +47,12 @@ class RecallHit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a program recalled, in order and with repeats, and what came of it.
+    """The result of a recall program: its hits, in order and with repeats, and its answer.
 
     `guest_token_cost` is the reference's estimate, from bytes, and is kept to compare with others
     that give it; `answer_tokens` is a count. `receipts` are what `cite` gave, `scores` the last
-    that `score` gave for each note. `records_seen` counts the hits that the host gave, and
-    `records_emitted` those of them whose whole text stands in the answer.
+    that `score` gave for each note. `records_seen` counts the hits that the host gave.
+    `records_emitted` counts those of them whose whole text is in the answer.
     """
 
     recalled: tuple[RecallHit, ...]
@@ -66,8 +66,8 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     records_seen: int = 0
     records_emitted: int = 0
 
-    def reranked(self) -> tuple[RecallHit, ...]:
-        """Each recalled note once, the best first, by its asked score where there is one.
+    def best_first(self) -> tuple[RecallHit, ...]:
+        """Return each recalled note once, the best first, by its last `score` if it was asked for.
 
         Equal scores keep the order in which the notes first came.
         """
@@ -108,24 +108,24 @@ def bundle_of(
 
 
 def assembled_answer(recalled: Sequence[RecallHit]) -> str:
-    """One line for each hit of each recall, in order; or that there is none."""
+    """Return one line for each hit of each recall, in order, or a line that says there is none."""
     return "\n".join(f"- {hit.content}" for hit in recalled) or NOTHING_RECALLED
 
 
 def emitted(recalled: Sequence[RecallHit], text: str) -> int:
-    """How many of the hits stand in a text with their whole content."""
+    """Return how many of the hits are in a text with their whole content."""
     return sum(hit.content in text for hit in recalled)
 
 
 def estimated_tokens(text: str) -> int:
-    """The reference's estimate of a text: a token for each four bytes, and for what is left."""
+    """Return the reference's estimate of a text: one token for each four bytes, rounded up."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
 
 
 def first_difference(recorded: Bundle, now: Bundle) -> str | None:
-    """Say where a program that was run again came to something else; None if nowhere.
+    """Return the first difference between two runs of one program, or None if there is none.
 
-    Compared as bytes, so that a score of another spelling is another score.
+    They are compared as bytes, so that a score of another spelling is another score.
     """
     for place, (was, is_) in enumerate(zip(recorded.recalled, now.recalled, strict=False), 1):
         if canonical(was) != canonical(is_):
@@ -142,11 +142,11 @@ def first_difference(recorded: Bundle, now: Bundle) -> str | None:
 #
 # The file is JSON: `{"operations": [{"op": "recall", "query": "...", "k": 3}, ...]}`. There are
 # three operations: `recall` with `query` and `k`, `score` with `memory_id`, `cite` with
-# `memory_id`. A program says nothing of its own limits; whoever runs it does.
+# `memory_id`. A program cannot set its own limits; the caller who runs it does.
 
 
 PROGRAM_BYTES_MAX = 1 << 20
-# The default fuel pays for ten. This one bounds what reading a stranger's file takes.
+# The default fuel pays for ten operations. This limit is for reading a stranger's file.
 OPERATIONS_MAX = 10_000
 QUERY_CHARS_MAX = 10_000
 MEMORY_ID_CHARS_MAX = 200
@@ -155,9 +155,9 @@ _WHY_CHARS_MAX = 200
 
 
 class InvalidProgram(Facts, UsageError):
-    """A recall program that is none, and where. Nothing of it was run.
+    """The recall program is not one, or cannot be run. Nothing of it was run.
 
-    `operation` counts from one; None where the whole is at fault.
+    `operation` counts from one; None if the whole is at fault.
     """
 
     code = "usage.recall_program"
@@ -192,7 +192,7 @@ class Score(
     tag_field="op",
     tag="score",
 ):
-    """Ask how well a note does."""
+    """Ask for the score of a note."""
 
     memory_id: str
 
@@ -219,13 +219,16 @@ _KINDS: dict[str, type[Recall] | type[Score] | type[Cite]] = {
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Operations, done in order. One of none can be written down and is refused when it is run."""
+    """A list of operations, done in order.
+
+    An empty one can be read, and is refused when it is run.
+    """
 
     operations: tuple[Operation, ...]
 
 
 def read_program(raw: bytes) -> Program:
-    """Read a program. Raises `InvalidProgram`, whose one line says what is wrong and where."""
+    """Read a program. Raise `InvalidProgram`, whose one line says what is wrong and where."""
     if len(raw) > PROGRAM_BYTES_MAX:
         raise InvalidProgram(
             why=f"it has {len(raw):,} bytes; a program has at most {PROGRAM_BYTES_MAX:,}"
@@ -251,7 +254,10 @@ def read_program(raw: bytes) -> Program:
 
 
 def check_program(program: Program) -> None:
-    """Refuse a program with an operation that cannot be meant. One of none is left to the run."""
+    """Raise `InvalidProgram` for an operation that is not allowed, or more than 10,000 of them.
+
+    An empty program passes: running it raises `EmptyProgram`.
+    """
     _check_count(len(program.operations))
     for number, operation in enumerate(program.operations, 1):
         match operation:
@@ -314,21 +320,21 @@ def _why_not_text(field: str, text: str) -> str | None:
 
 
 def _line(text: str) -> str:
-    """A message on one line, cut: parts of it are a stranger's."""
+    """Return a message on one line, cut at 200 characters: parts of it are from a stranger."""
     return " ".join(text.split())[:_WHY_CHARS_MAX]
 
 
-# What ends a recall program, sorted as in `tallystick.core.errors`.
+# Errors that end a recall program, sorted as in `tallystick.core.errors`.
 #
 #     UsageError
-#     └── InvalidProgram        it is none, and nothing of it was run
+#     └── InvalidProgram        it is not a program, and nothing of it was run
 #     Refused
 #     └── CodeModeError         a recall program ended early
 #         ├── EmptyProgram          it has no operation
 #         ├── Halted                it used more fuel than it had
-#         ├── OperationFailed       the store could not do what it asked
-#         ├── SandboxViolation      it reached for what is not there for it
-#         └── WallTimeExceeded      it took more time than it had
+#         ├── OperationFailed       the store refused an operation, or could not do it
+#         ├── SandboxViolation      it used something that the sandbox does not have
+#         └── WallTimeExceeded      it used more time than it had
 #
 # `partial` is what the program had gathered and `fuel_used` what it had used; a program that never
 # began has neither.
@@ -347,14 +353,14 @@ class CodeModeError(Facts, Refused):
 
 
 class EmptyProgram(CodeModeError):
-    """A program of no operations. Nothing was charged."""
+    """The program has no operations. Nothing was charged."""
 
     code = "refused.code_mode.empty"
     says = "guest emitted no recall steps — refusing an empty bundle"
 
 
 class Halted(CodeModeError):
-    """The next operation would have used more fuel than there was. It was not begun."""
+    """The program would have used more fuel than it had. No operation beyond that was started."""
 
     code = "refused.code_mode.fuel"
     says = "guest fuel exhausted ({budget} units consumed)"
@@ -363,7 +369,7 @@ class Halted(CodeModeError):
 
 
 class WallTimeExceeded(CodeModeError):
-    """The program's time was over. `budget` is in milliseconds."""
+    """The program used more time than `budget`, in milliseconds."""
 
     code = "refused.code_mode.wall"
 
@@ -374,7 +380,7 @@ class WallTimeExceeded(CodeModeError):
 
 
 class SandboxViolation(CodeModeError):
-    """The program reached for something that the sandbox does not have."""
+    """The program used something that the sandbox does not have."""
 
     code = "refused.code_mode.sandbox"
     says = "guest tried to access {capability} which is stripped from the sandbox"
@@ -383,7 +389,7 @@ class SandboxViolation(CodeModeError):
 
 
 class OperationFailed(CodeModeError):
-    """The store refused an operation, or could not do it; the cause has the whole of it."""
+    """The store refused an operation, or could not do it. The cause has the original error."""
 
     code = "refused.code_mode.operation"
     says = "operation {number} ({operation}): {why}"
@@ -394,7 +400,7 @@ class OperationFailed(CodeModeError):
 
 
 def _duration(ms: int) -> str:
-    """Milliseconds as the reference spells a duration: `0ns`, `50ms`, `2s`, `1.5s`."""
+    """Format milliseconds as the reference spells a duration: `0ns`, `50ms`, `2s`, `1.5s`."""
     if ms == 0:
         return "0ns"
     if ms < _MS_PER_SECOND:
@@ -403,23 +409,23 @@ def _duration(ms: int) -> str:
     return f"{seconds}{f'.{rest:03}'.rstrip('0') if rest else ''}s"
 
 
-# Code-mode recall: a program of operations is run against a store, under a budget.
+# Running a list of operations against a store, under a budget.
 #
-# Each operation, before it is done: (1) it costs 1,000,000 fuel; (2) more fuel than the budget has
-# ends the program; (3) so does more time; (4) only then is it done. So fuel of ten million pays for
-# ten operations. Time is looked at once more after the last.
+# Before each operation: (1) it is charged 1,000,000 fuel; (2) if that is more than the budget has,
+# the program ends; (3) the same for time; (4) only then it is done. So ten million fuel pay for ten
+# operations. Time is checked once more after the last one.
 #
-# Rule 1: limits are strict: exactly at one is allowed. Zero of fuel or time lets nothing begin.
-# Rule 2: what ends a program carries what it had gathered until then, and the fuel it used.
-# Rule 3: no clock is read here but the one that is given.
+# Rule 1: limits are strict: exactly at one is allowed. With no fuel or no time, nothing begins.
+# Rule 2: an error that ends a program has what was gathered until then, and the fuel used.
+# Rule 3: no clock is read here but the one that is passed in.
 #
-# A host call that takes too long is not cut off from here: it is the host's to stop, with a
+# A host call that takes too long is not interrupted from here: the host ends it with a
 # `TimeoutError`, which counts as the end of the program's time.
 
 
 HOST_CALL_FUEL = 1_000_000
 PAGE_BYTES = 65_536
-# Fuel is counted as the reference does, in 64 bits that stay at their end.
+# Fuel is counted as the reference does, in 64 bits, and stops at their maximum.
 FUEL_MAX = (1 << 64) - 1
 _PAGES_MAX = 65_536
 _WALL_MS_MAX = 86_400_000
@@ -436,7 +442,10 @@ def _check_limit(field: str, given: object, *, most: int) -> None:
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a program may use: fuel, pages of 64 KiB for what it gathers, and milliseconds."""
+    """The limits of a program: fuel, pages of 64 KiB for what it gathers, and milliseconds.
+
+    Raise `InvalidLimit` if one is not a whole number in its range.
+    """
 
     fuel: int = 10_000_000
     mem_pages: int = 64
@@ -448,12 +457,12 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _check_limit("wall_ms", self.wall_ms, most=_WALL_MS_MAX)
 
 
-# A Python program in the sandbox: there, pages count above the interpreter's own.
+# For a Python program in the sandbox: its pages count above the interpreter's own.
 PYTHON_FORM = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=2_000)
 
 
 class Host(Protocol):
-    """What a program can ask for, and all that it can."""
+    """The operations that a program can call, and there are no others."""
 
     def recall(self, query: str, k: int) -> Sequence[RecallHit]: ...
 
@@ -464,7 +473,7 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class _Gathered:
-    """What a program has so far."""
+    """The data that a program has gathered so far."""
 
     tokenizer: Tokenizer | None
     recalled: list[RecallHit] = field(default_factory=list)
@@ -475,6 +484,7 @@ class _Gathered:
     bytes_held: int = 0
 
     def bundle(self) -> Bundle:
+        """Return the bundle of what was gathered."""
         return bundle_of(
             self.recalled,
             operations=self.operations,
@@ -485,7 +495,10 @@ class _Gathered:
         )
 
     def hold(self, *texts: str, pages: int) -> None:
-        """Make room for texts, or end the program."""
+        """Count the bytes of texts.
+
+        Raise `SandboxViolation` if they do not fit into `pages` pages.
+        """
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         if self.bytes_held + size > pages * PAGE_BYTES:
             raise SandboxViolation(
@@ -504,10 +517,11 @@ def run(
     budget: Budget | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Bundle:
-    """Run a program to its end, or raise what ended it.
+    """Run a program to its end, and return its bundle. Raise a `CodeModeError` if it ends early.
 
-    `clock` gives milliseconds that only grow. A program of no operations is refused, and one that
-    cannot be meant (`InvalidProgram`), before anything is charged or asked.
+    `clock` gives milliseconds that only grow. An empty program (`EmptyProgram`) and one with an
+    operation that is not allowed (`InvalidProgram`) are refused before anything is charged or
+    asked.
     """
     if not program.operations:
         raise EmptyProgram
@@ -523,12 +537,13 @@ def run(
         )
 
     for operation in program.operations:
-        gathered.fuel_used = charged(gathered.fuel_used)
+        gathered.fuel_used = charge_call(gathered.fuel_used)
         if gathered.fuel_used > budget.fuel:
             raise Halted(
                 budget=budget.fuel, partial=gathered.bundle(), fuel_used=gathered.fuel_used
             )
-        # A clock may stand still for as long as the first operation takes to come; zero is zero.
+        # The clock may not have moved yet when the first operation comes; zero time still means
+        # none.
         if budget.wall_ms == 0 or clock() - started > budget.wall_ms:
             raise out_of_time()
         gathered.operations += 1
@@ -551,8 +566,8 @@ def run(
     return gathered.bundle()
 
 
-def charged(fuel_used: int) -> int:
-    """The fuel that is used after one more host call."""
+def charge_call(fuel_used: int) -> int:
+    """Return the fuel that is used after one more host call."""
     return min(fuel_used + HOST_CALL_FUEL, FUEL_MAX)
 
 
@@ -578,13 +593,10 @@ def _name(operation: Operation) -> str:
 
 # -- the reference's estimates ------------------------------------------------------------------
 #
-# For comparison only. Both charge the text of every record alike, so what they differ by is the
-# envelope; what a program really saves is the records that never enter the context, and
-# `bench/memory/tokens_table.py` counts that.
 
 
 def json_mode_estimate(query: str, records: Sequence[str]) -> int:
-    """What the reference says that a recall by JSON tool calling costs, in tokens."""
+    """Return the reference's estimate of a recall by JSON tool calling, in tokens."""
     return (
         _JSON_ENVELOPE_TOKENS
         + estimated_tokens(query)
@@ -593,7 +605,7 @@ def json_mode_estimate(query: str, records: Sequence[str]) -> int:
 
 
 def code_mode_estimate(query: str, records: Sequence[str], *, host_calls: int) -> int:
-    """What the reference says that a recall by program costs, in tokens."""
+    """Return the reference's estimate of a recall by program, in tokens."""
     return (
         estimated_tokens(query)
         + _HOST_CALL_TOKENS * host_calls

@@ -1,18 +1,18 @@
-"""Code-mode recall in its Python form: a program that runs in the sandbox, its calls charged.
+"""Recall programs in Python: run one in the sandbox, and charge its calls.
 
-The program has `recall`, `score` and `cite`, the names that answer, and nothing else of ours. What
-it recalls stays in its own variables; only what it answers or prints leaves the sandbox.
+The program has `recall`, `score` and `cite`, the names that answer, and nothing else of ours. Its
+recalls stay in its own variables; only what it answers or prints leaves the sandbox.
 
 Rule 1: the fuel of a program is what the guest used and 1,000,000 for each host call. Before each
-call, in this order: it is charged, more fuel than the budget has ends the program, more time ends
-it, and only then is it done.
-Rule 2: time counts everything from the start and interrupts whatever goes on, a call of the host
-too; such a call is left behind, and what it may still give is not taken.
+call, in this order: the call is charged; the program ends if it has used more than its fuel, or
+more than its time; only then the call is done.
+Rule 2: time counts everything from the start and interrupts everything, a call of the host too;
+such a call is abandoned, and what it may still give is not used.
 Rule 3: the same program over the same store gives the same bundle to the byte, fuel included.
 
-The guest's own fuel is bounded by the whole budget, not by what the calls have left of it: a
-program that passes its budget between two calls is found out at the next one or at its end, and
-has halted either way.
+The guest's own fuel is limited by the whole budget, not by what the calls have left of it. A
+program that exceeds its budget between two calls is stopped at the next one or at its end, and has
+halted either way.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from tallystick.sandbox.wasm.execution import Stopped
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.storage.clock import new_id
 
-# The calls of a recall program: charged, checked, done by the store, and what they gave kept.
+# The host calls of a recall program, and the data they gather.
 
 
 Result = TypeVar("Result")
-# Of one hit in an assembled answer, beside its content: the dash, the blank and the newline.
+# Bytes of one hit in an assembled answer beside its content: the dash, the blank and the newline.
 _LINE_BYTES = 3
 _ERROR_CHARS_MAX = 2_000
 _LOOKED_THROUGH_CHARS_MAX = 50_000_000
@@ -84,10 +84,10 @@ _END_CHARS = 16
 
 @dataclass(slots=True)
 class Gathered:
-    """What a program has so far.
+    """The data that a program has gathered so far.
 
-    Calls add to it in threads of their own, one at a time; a bundle is made of copies, so that one
-    that was left behind changes nothing.
+    Calls add to it in threads of their own, one at a time; a bundle is made of copies, so that a
+    call that was abandoned changes nothing.
     """
 
     bytes_max: int
@@ -100,23 +100,23 @@ class Gathered:
     answer_cut: bool = False
 
     def hold(self, *texts: str) -> None:
-        """Make room for texts. Raises `Stopped` if there is none."""
+        """Count the bytes of texts. Raise `Stopped` if there is no room for them."""
         size = sum(map(_bytes, texts))
         if self.bytes_held + size > self.bytes_max:
             raise Stopped("memory", f"memory: over {self.bytes_max:,} bytes were recalled")
         self.bytes_held += size
 
     def bundle(self, answer: str | None, *, fuel_used: int, tokenizer: Tokenizer | None) -> Bundle:
-        """Make the bundle of a program that answered this, or nothing.
+        """Return the bundle of a program with this answer, or without one.
 
-        An answer that is too long is none, and an assembled one has the lines that fit; then
+        An answer that is too long counts as none, and an assembled one has the lines that fit; then
         `answer_cut` is set.
         """
         recalled = tuple(self.recalled)
         if answer is not None and _bytes(answer) > self.answer_bytes_max:
             answer, self.answer_cut = None, True
         if answer is None:
-            final, count = _assembled(recalled, self.answer_bytes_max)
+            final, count = _assemble_answer(recalled, self.answer_bytes_max)
             whole = count == len(recalled)
             self.answer_cut = self.answer_cut or not whole
         else:
@@ -130,16 +130,16 @@ class Gathered:
             scores=dict(self.scores),
             tokenizer=tokenizer,
         )
-        # Thousands of hits may stand in one long answer: the same text is looked for once, and in
-        # an answer that is made of all of them, none.
-        emitted = len(recalled) if whole else _emitted(recalled, final)
+        # Thousands of hits may be in one long answer. Equal texts are searched for once; if the
+        # answer was assembled from all hits, none is searched for.
+        emitted = len(recalled) if whole else _count_emitted(recalled, final)
         return msgspec.structs.replace(
             answered, recalled=recalled, records_seen=len(recalled), records_emitted=emitted
         )
 
 
-def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
-    """The assembled answer of as many hits as fit, and how many those are."""
+def _assemble_answer(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
+    """Return the assembled answer of as many hits as fit, and how many those are."""
     size = -1
     for count, hit in enumerate(recalled):
         size += _bytes(hit.content) + _LINE_BYTES
@@ -148,11 +148,12 @@ def _assembled(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]
     return assembled_answer(recalled), len(recalled)
 
 
-def _emitted(recalled: Sequence[RecallHit], text: str) -> int:
-    """How many of the hits stand in a text with their whole content.
+def _count_emitted(recalled: Sequence[RecallHit], text: str) -> int:
+    """Return how many of the hits are in a text with their whole content.
 
-    One look through a long text takes a fraction of a millisecond, and there may be a hundred
-    thousand contents. Those of which both ends stand nowhere in it are found without looking.
+    One search of a long text takes a fraction of a millisecond, and there may be a hundred thousand
+    contents. If all searches would take long, a content is skipped without one when its first or
+    last 16 characters are nowhere in the text.
     """
     counted = Counter(hit.content for hit in recalled)
     looked_for = list(counted)
@@ -173,7 +174,7 @@ def _bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """A call that was refused or could not be done; `why` is what the program was told."""
+    """A call that was refused or failed; `why` is the message that the program got."""
 
     number: int
     operation: str
@@ -182,7 +183,7 @@ class Failed:
 
 
 class Calls:
-    """Serves the calls of one program. Used once."""
+    """The host functions of one program. Used once."""
 
     def __init__(self, host: Host, gathered: Gathered, *, fuel: int, ends_at: float) -> None:
         self._host = host
@@ -199,17 +200,18 @@ class Calls:
 
     @property
     def names(self) -> HostNames:
+        """The names of the functions, for the guest."""
         return self._table.names
 
     def fuel_used(self, charge: ProgramCharge) -> int:
-        """The fuel of a program and its calls, also of one that was charged and not done."""
-        # A request that was too long to read never came here, and is a call all the same.
+        """Return the fuel of a program and its calls, also of one that was charged and not done."""
+        # A request that was too long to read never got here, and counts as a call all the same.
         self._charged = max(self._charged, charge.host_calls)
         self.gathered.operations = max(self.gathered.operations, charge.host_calls)
         return min(charge.fuel + self._charged * HOST_CALL_FUEL, FUEL_MAX)
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Charge a call, and do it if there is fuel and time for it. Raises `Stopped` if not."""
+        """Charge a call, and do it. Raise `Stopped` if there is no fuel or time left for it."""
         self._charged = call.index + 1
         if call.fuel + self._charged * HOST_CALL_FUEL > self._fuel:
             raise Stopped("fuel", f"fuel: all {self._fuel:,} units used")
@@ -217,17 +219,17 @@ class Calls:
             raise Stopped("deadline", "deadline: it passed before the call")
         self.gathered.operations = call.index + 1
         reply = self._table.serve(call)
-        return Blocking(lambda: self._done(reply)) if isinstance(reply, Blocking) else reply
+        return Blocking(lambda: self._finish_call(reply)) if isinstance(reply, Blocking) else reply
 
-    def _done(self, work: Blocking) -> bytes:
+    def _finish_call(self, work: Blocking) -> bytes:
         reply = work()
-        # The table tells a program of every error; some are not for it to go on from.
+        # The table returns every error to the program, but some of them must end it.
         if self._end is not None:
             raise self._end
         return reply
 
     def _functions(self) -> tuple[Callable[..., object], ...]:
-        """What the program can call, as it reads of it."""
+        """Return the functions that the program can call. It can read their docstrings."""
         gathered = self.gathered
 
         def recall(query: str, k: int = 10) -> list[dict[str, object]]:
@@ -238,7 +240,7 @@ class Calls:
             """
 
             def work() -> list[dict[str, object]]:
-                asked = _asked(Recall, query=query, k=k)
+                asked = _operation_of(Recall, query=query, k=k)
                 given: list[dict[str, object]] = []
                 for hit in self._host.recall(asked.query, asked.k):
                     gathered.hold(hit.id, hit.content)
@@ -255,7 +257,7 @@ class Calls:
             """
 
             def work() -> float:
-                asked = _asked(Score, memory_id=id)
+                asked = _operation_of(Score, memory_id=id)
                 gathered.scores[asked.memory_id] = given = self._host.score(asked.memory_id)
                 return given
 
@@ -268,7 +270,7 @@ class Calls:
             """
 
             def work() -> str:
-                asked = _asked(Cite, memory_id=id)
+                asked = _operation_of(Cite, memory_id=id)
                 receipt = self._host.cite(asked.memory_id)
                 gathered.hold(receipt)
                 gathered.receipts.append(receipt)
@@ -278,7 +280,7 @@ class Calls:
 
         functions: tuple[Callable[..., object], ...] = (recall, score, cite)
         for each in functions:
-            # Wrong arguments are told of under this name.
+            # Errors about wrong arguments use this name.
             each.__qualname__ = each.__name__
         return functions
 
@@ -297,7 +299,7 @@ class Calls:
             )
             raise
         except Exception as error:
-            # Room that there is not, or a fault of the store's: neither is the program's.
+            # No room left, or a fault of the store: the program must not handle either.
             self._end = error
             raise
 
@@ -305,8 +307,8 @@ class Calls:
 Operation = TypeVar("Operation", Recall, Score, Cite)
 
 
-def _asked(kind: type[Operation], **fields: object) -> Operation:
-    """An operation of what a program gave. Raises `UsageError`, which says what it may be."""
+def _operation_of(kind: type[Operation], **fields: object) -> Operation:
+    """Return the operation that a program asked for. Raise `UsageError` if it is not allowed."""
     try:
         made = msgspec.convert({"op": kind.__name__.lower(), **fields}, type=kind)
         check_program(Program(operations=(made,)))
@@ -317,15 +319,15 @@ def _asked(kind: type[Operation], **fields: object) -> Operation:
     return made
 
 
-# Code-mode recall in its Python form: a recall program that runs in the sandbox.
+# Running a program in the sandbox.
 
 
 PYTHON_BYTES_MAX = 1 << 16
-# For what enters a context this is much; and each hit is looked for in it.
+# Large for something that enters a context; and each hit is searched for in it.
 ANSWER_BYTES_MAX = 1 << 18
 # A query of 10,000 characters fits, however its characters are written.
 _REQUEST_BYTES_MAX = 1 << 17
-# No program gets there in a day, and the engine's counter has room above it.
+# No program uses that much in a day, and the engine's counter has room above it.
 _GUEST_FUEL_MAX = 1 << 62
 _WHY_CHARS_MAX = 200
 _CAPABILITY_CHARS_MAX = 80
@@ -334,16 +336,16 @@ _PLACE = re.compile(r'File "<program>", line (\d{1,9})\b')
 _SYNTAX_PLACE = re.compile(r" \(<program>, line (\d{1,9})\)$")
 _SYNTAX_KINDS = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _NESTED = "Parser stack overflowed"
-# What a newer Python reads and an older one does not: this process may run an older one than the
-# guest is, and then the guest judges.
+# Syntax that a newer Python accepts and an older one does not. This process may run an older one
+# than the guest, and then the guest decides.
 _NEWER_SYNTAX = re.compile(
     r"""\b[frt]{1,2}["']|^[ \t]*type[ \t]|\b(?:def|class)[ \t]+\w+[ \t]*\[|^[ \t]*except\b""",
     re.MULTILINE | re.IGNORECASE,
 )
 
-# How the interpreter's own code fails beneath the functions that name a capability. The numbers
-# are the guest's: a program that raises such an error itself has other ones.
-_STRIPPED = (
+# Errors of the interpreter's own code beneath the functions that name a capability. The error
+# numbers are the guest's: a program that raises such an error itself has other ones.
+_MISSING = (
     ("FileNotFoundError", re.compile(r"\AFileNotFoundError: \[Errno 44\] "), "files"),
     ("PermissionError", re.compile(r"\APermissionError: \[Errno 2\] "), "network"),
     ("OperationalError", re.compile(r"\Asqlite3\.OperationalError: unable to open "), "files"),
@@ -352,9 +354,9 @@ _NO_VARIABLE = re.compile(r'  File "<frozen os>", line \d+, in __(?:get|del)item
 
 
 class ProgramFailed(CodeModeError):
-    """The program raised something that it did not catch, or ended itself with an exit code.
+    """The program raised an error that it did not catch, or ended itself with an exit code.
 
-    `line` is the last line of the program that was reached; None if none was told.
+    `line` is the last line of the program that was reached, or None if it is unknown.
     """
 
     code = "refused.code_mode.program"
@@ -371,11 +373,11 @@ class ProgramFailed(CodeModeError):
 
 
 def form_of(raw: bytes) -> Literal["operations", "python"]:
-    """Say which of the two forms a file has. Raises `InvalidProgram` for what has neither.
+    """Return which of the two forms a file has. Raise `InvalidProgram` if it has neither.
 
-    A JSON object is a list of operations, and whether it is one that can be run is for
-    `read_program` to say. Whatever else is Python. Syntax that only a newer Python may know is let
-    through: the guest says what is wrong with it, when it runs.
+    A JSON object is a list of operations; `read_program` checks that it can be run. Anything else
+    is Python. Syntax that only a newer Python may know passes: the guest reports its fault when it
+    runs.
     """
     if len(raw) > PROGRAM_BYTES_MAX:
         raise _too_long(len(raw), PROGRAM_BYTES_MAX)
@@ -419,7 +421,7 @@ def _why_not_python(text: str) -> str | None:
     except ValueError as error:
         return _line(f"no Python: {error}")
     except (RecursionError, MemoryError):
-        # Another Python, with another stack, may take it.
+        # The guest has another stack, and may accept it.
         pass
     return None
 
@@ -436,11 +438,13 @@ async def run_python(
     tokenizer: Tokenizer | None = None,
     seed: int = 0,
 ) -> Bundle:
-    """Run a program to its end in a sandbox of its own, or raise what ended it.
+    """Run a program to its end in a sandbox of its own, and return its bundle.
 
-    `host` is called in other threads than this one, one call at a time; a call that time has cut
-    off may still go on there. A refusal of the host's is an error in the program, which it may
-    catch. What is no Python is an `InvalidProgram`, and nothing of it was run.
+    `host` is called in other threads than this one, one call at a time; a call that exceeded the
+    time may still be running there afterwards. If the host refuses a call, the program gets an
+    error, which it may catch. Raise `InvalidProgram` for a source that is not Python, of which
+    nothing was run; a `CodeModeError` if the program ends early; and `SandboxError` if the sandbox
+    could not start it.
     """
     try:
         size = len(source.encode("utf-8"))
@@ -469,7 +473,7 @@ async def run_python(
         limits=Limits(
             fuel=min(budget.fuel, _GUEST_FUEL_MAX),
             memory_bytes=sandbox.memory_bytes_least + pages * PAGE_BYTES,
-            # One more than can be paid for: that one is charged, and halts.
+            # One more than the fuel pays for: that one is charged, and halts the program.
             host_calls=budget.fuel // HOST_CALL_FUEL + 1,
             output_bytes=ANSWER_BYTES_MAX,
             request_bytes=_REQUEST_BYTES_MAX,
@@ -482,13 +486,14 @@ async def run_python(
     finally:
         await session.close()
     late = time.monotonic() - started > budget.wall_ms / 1000
-    # Looking for many hits in a long answer takes a while; others wait for this loop.
+    # In a thread, because searching a long answer for many hits takes a while and would block this
+    # loop.
     return await to_thread(
-        _ended, result, calls, budget=budget, pages=pages, late=late, tokenizer=tokenizer
+        _finish, result, calls, budget=budget, pages=pages, late=late, tokenizer=tokenizer
     )
 
 
-def _ended(
+def _finish(
     result: ExecutionResult,
     calls: Calls,
     *,
@@ -497,8 +502,8 @@ def _ended(
     late: bool,
     tokenizer: Tokenizer | None,
 ) -> Bundle:
-    """The bundle of a program that ended well; raises what ended it otherwise."""
-    _check_begun(result)
+    """Return the bundle of a program that ended well. Raise the reason otherwise."""
+    _check_started(result)
     gathered = calls.gathered
     answer = result.metadata.get("answer")
     if not isinstance(answer, str):
@@ -509,7 +514,7 @@ def _ended(
         raise Halted(budget=budget.fuel, partial=bundle, fuel_used=used)
     if result.stop in ("wall", "deadline") or late:
         raise WallTimeExceeded(budget=budget.wall_ms, partial=bundle, fuel_used=used)
-    capability = _stripped(result, pages=pages)
+    capability = _missing_capability(result, pages=pages)
     if capability is None and result.error is None and gathered.answer_cut:
         capability = _OUTPUT
     if capability is not None:
@@ -524,30 +529,30 @@ def _ended(
 
 
 _OUTPUT = f"output beyond {ANSWER_BYTES_MAX:,} bytes"
-# What the sandbox says of an answer that is too long for it.
+# The sandbox's message for an answer that is too long for it.
 _RESULT_TOO_LONG = "the program forged a result that is too long"
 
 
-def _check_begun(result: ExecutionResult) -> None:
-    """Raise for a program that is none, and for a sandbox that could not begin it."""
+def _check_started(result: ExecutionResult) -> None:
+    """Raise `InvalidProgram` for a source that is not Python, `SandboxError` if nothing began."""
     error = result.error
     if error is None:
         return
     if result.stop == "trap" and not result.charge.fuel:
         raise SandboxError(error.message)
-    # With frames in its traceback it came from something that the program did.
+    # If its traceback has frames, the error came from something that the program did.
     began = result.charge.host_calls > 0 or error.traceback.startswith("Traceback")
     if began or result.stop != "finished":
         return
     if error.kind in _SYNTAX_KINDS or error.message.startswith(_NESTED):
         place = _SYNTAX_PLACE.search(error.message)
-        told = error.message if place is None else error.message[: place.start()]
+        message = error.message if place is None else error.message[: place.start()]
         line = "" if place is None else f"line {place[1]}: "
-        raise InvalidProgram(why=_line(f"no Python: {line}{told}"))
+        raise InvalidProgram(why=_line(f"no Python: {line}{message}"))
 
 
-def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
-    """What the program reached for and the sandbox does not have; None if nothing."""
+def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
+    """Return what the program used that the sandbox does not have, or None."""
     if result.stop == "memory":
         return f"memory beyond {pages} pages"
     error = result.error
@@ -557,11 +562,11 @@ def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
         return _OUTPUT
     if result.stop != "finished":
         return None
-    told = result.metadata.get("capability")
-    if isinstance(told, str):
-        return _line(told)[:_CAPABILITY_CHARS_MAX]
+    named = result.metadata.get("capability")
+    if isinstance(named, str):
+        return _line(named)[:_CAPABILITY_CHARS_MAX]
     last = error.traceback.rstrip("\n").rpartition("\n")[2]
-    for kind, pattern, capability in _STRIPPED:
+    for kind, pattern, capability in _MISSING:
         if error.kind == kind and pattern.match(last) is not None:
             return capability
     if error.kind == "KeyError" and _NO_VARIABLE.search(error.traceback) is not None:
@@ -570,7 +575,7 @@ def _stripped(result: ExecutionResult, *, pages: int) -> str | None:
 
 
 def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError:
-    """What a program's own error becomes: the host's refusal, if it is one that it let through."""
+    """Return the error for a program's own failure: the host's refusal, if it let one through."""
     failed = calls.failed
     if failed is not None and error.kind == "HostError" and error.message == failed.why:
         refused = OperationFailed(
@@ -592,6 +597,6 @@ def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError
 
 
 def _line(text: str) -> str:
-    """A message on one line, cut: it is a stranger's."""
+    """Return a message on one line, cut at 200 characters: it is from a stranger."""
     shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _WHY_CHARS_MAX])
     return " ".join(shown.split())[:_WHY_CHARS_MAX]

@@ -1,1 +1,1 @@
-"""Recall: which notes a reader sees, ranked by words and by meaning."""
+"""Recall: find the notes that a reader sees and that fit a query, by words and by meaning."""

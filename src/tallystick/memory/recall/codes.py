@@ -1,10 +1,11 @@
-"""Vectors as numbers: in fixed point, the same wherever computed, and as one bit for a component.
+"""The vectors as numbers: in fixed point, equal on every machine, and as codes of one bit each.
 
-A scan of all codes gives the same answer for the same notes, however they came in and whatever else
-there is: a filter or an earlier time is a mask. A graph index gives none of that. The nearest codes
-are only candidates; whoever asks compares their whole vectors. All that are as near as the last one
-are given, or those of them that whoever asks puts first, so the candidates do not depend on the
-order in which they were added.
+A code has one bit for each component of its vector. A scan of all codes gives the same answer for
+the same notes, in whatever order they were added. Other stored notes do not matter: a filter or an
+earlier position is a mask. A graph index gives none of that. The nearest codes are only candidates;
+the caller compares their whole vectors. All candidates as near as the last one are returned, or
+those of them that the caller's `first` chooses. So the candidates do not depend on the order
+either.
 
 Needs the extra `memory`.
 """
@@ -27,41 +28,45 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.postings import First
 
 
-# Vectors in fixed point, so that a cosine is the same number wherever and however it is computed.
+# Vectors in fixed point, so that a cosine is the same number however it is computed.
 #
 # A sum of floats depends on its order, and fast libraries order by size, position and processor.
 # Here components are whole numbers: a text's vector has 16 bits for each, a token's 8, and every
 # sum of products fits exactly into the floats that fast libraries use (53 and 24 bits). So a note
-# has one score, whichever notes stand beside it, with numpy or without.
+# has one score, with numpy or without, and whatever other notes are compared with it.
 
 
 # Type codes of `array` and of numpy. Little-endian in bytes.
 VECTOR_CODE, TOKEN_CODE = "h", "b"
 
 _VECTOR_UNIT = 32_767
-# Components of token vectors are small; beyond a half they are cut.
+# The components of token vectors are small. Those beyond a half are cut.
 _TOKEN_UNIT = 254
 _TOKEN_MOST = 127
 
 
 def has_numpy() -> bool:
+    """Return True if numpy is installed. It is not imported."""
     return importlib.util.find_spec("numpy") is not None
 
 
 def pack_vector(values: Sequence[float] | NDArray[np.float32]) -> bytes:
-    """A vector of length one as bytes, two for each component."""
-    return _packed(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
+    """Encode a vector of length one, two bytes for each component."""
+    return _pack(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
 
 
 def pack_tokens(values: Sequence[float] | NDArray[np.float32]) -> bytes:
-    """Vectors of tokens, each of length one, one after the other: one byte for each component."""
-    return _packed(values, unit=_TOKEN_UNIT, most=_TOKEN_MOST, code=TOKEN_CODE)
+    """Encode the vectors of tokens, one after the other, one byte for each component.
+
+    Each has length one. A component beyond a half is cut.
+    """
+    return _pack(values, unit=_TOKEN_UNIT, most=_TOKEN_MOST, code=TOKEN_CODE)
 
 
-def _packed(
+def _pack(
     values: Sequence[float] | NDArray[np.float32], *, unit: int, most: int, code: str
 ) -> bytes:
-    # Half goes to the even neighbour, here and there.
+    # A half is rounded to the even neighbour, by numpy as by Python.
     if hasattr(values, "dtype"):
         import numpy as np
 
@@ -74,7 +79,10 @@ def _packed(
 
 
 def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
-    """The cosine of a vector with each of some others, exactly as their bytes have it."""
+    """Return the cosine of a vector with each of some others, exactly as their bytes have it.
+
+    Raise `UsageError` if the lengths differ, or if `query` is empty.
+    """
     if not query or len(query) % 2 or any(len(vector) != len(query) for vector in vectors):
         raise UsageError("vectors of different models or lengths cannot be compared")
     if not vectors:
@@ -93,10 +101,11 @@ def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
     ]
 
 
-def tokens_found(query: bytes, notes: Sequence[bytes], *, dimensions: int) -> list[float]:
-    """For each note: how well each token of the query is found among the note's, on average.
+def token_similarities(query: bytes, notes: Sequence[bytes], *, dimensions: int) -> list[float]:
+    """Return for each note how well the tokens of the query are found among the note's, on average.
 
-    A token is found as well as its most similar one, and never worse than not at all.
+    A token counts by the most similar token of the note, and never below 0. A note or a query
+    without tokens gets 0. Raise `UsageError` if a length is not a multiple of `dimensions`.
     """
     if dimensions < 1 or any(len(each) % dimensions for each in (query, *notes)):
         raise UsageError("token vectors of different models or lengths cannot be compared")
@@ -140,15 +149,18 @@ def _numbers(data: bytes, code: str) -> array[int]:
 
 
 _WORD_BITS = 64
-# So many rows stay in the processor's cache while the words of each are compared. The first are
-# few: they give a distance beyond which no other has to be kept.
+# This number of rows stays in the processor's cache while their words are compared. The first batch
+# is small: it gives a distance above which no other row has to be kept.
 _ROWS, _ROWS_FIRST = 65_536, 4_096
 _CAPACITY_MIN = 1_024
 _WORDS_AT_ONCE = 3
 
 
 class Codes:
-    """Codes by number, from 0 on, in the order in which they are added."""
+    """Codes by number, from 0 on, in the order in which they are added.
+
+    Raise `UsageError` for 0 dimensions.
+    """
 
     def __init__(self, *, dimensions: int) -> None:
         import numpy as np
@@ -160,7 +172,8 @@ class Codes:
         # One row for each word of a code, so that a scan reads each from one end to the other.
         words = -(-dimensions // _WORD_BITS)
         self._words = np.zeros((words, _CAPACITY_MIN), dtype=np.uint64)
-        # A distance is at most the number of dimensions, of which a store takes one too many.
+        # A distance is at most the number of dimensions. 16 bits hold 65,535, and a store may have
+        # 65,536.
         wide = dimensions >= 1 << 16
         self._total: np.dtype[np.unsignedinteger] = np.dtype("u4" if wide else "u2")
 
@@ -188,9 +201,11 @@ class Codes:
         mask: NDArray[np.bool_] | None = None,
         first: First | None = None,
     ) -> NDArray[np.int64]:
-        """The numbers of the nearest codes under the mask, ascending: `count`, or more if equal.
+        """Return the numbers of the nearest codes under the mask, ascending.
 
-        With `first` no more than `count`: of equally near ones it says which.
+        They are `count`, or more if some are equally near. With `first`, there are no more than
+        `count`: it chooses among equally near ones. Raise `UsageError` if the mask or the vector
+        has another length than the codes need.
         """
         import numpy as np
 
@@ -201,7 +216,7 @@ class Codes:
         query = self._code(np.frombuffer(vector, dtype="<i2").reshape(1, self._dimensions))[0]
         if count < 1 or not self._count:
             return np.empty(0, dtype=np.int64)
-        # The distance of the last candidate so far: what is farther is not kept.
+        # The distance of the last candidate so far: a farther row is not kept.
         most = self._dimensions
         numbers = np.empty(0, dtype=np.int64)
         distances: NDArray[np.unsignedinteger] = np.empty(0, dtype=self._total)
@@ -230,7 +245,7 @@ class Codes:
         import numpy as np
 
         bits = np.packbits(rows > 0, axis=1, bitorder="little")
-        # What is missing to a whole word is the same in every code.
+        # The padding is the same in every code, so it adds nothing to a distance.
         missing = len(self._words) * _WORD_BITS // 8 - bits.shape[1]
         whole = np.pad(bits, ((0, 0), (0, missing))) if missing else bits
         return np.ascontiguousarray(whole).view("<u8").astype(np.uint64)
@@ -238,7 +253,10 @@ class Codes:
     def _distances(
         self, query: NDArray[np.uint64], start: int, end: int, room: _Room
     ) -> NDArray[np.unsignedinteger]:
-        """How many bits of each code differ from the query's."""
+        """Return how many bits of each code from `start` up to `end` differ from the query's.
+
+        The array is part of `room`: the next call overwrites it.
+        """
         import numpy as np
 
         total, some, counted = (each[: end - start] for each in (room.total, room.some, room.one))
@@ -256,7 +274,10 @@ class Codes:
 
 
 class _Room:
-    """Room for the rows that are compared at once. Made once for a scan, since making it costs."""
+    """Memory for the rows that are compared at once.
+
+    Allocated once for a scan, since that costs.
+    """
 
     def __init__(self, rows: int, total: np.dtype[np.unsignedinteger]) -> None:
         import numpy as np

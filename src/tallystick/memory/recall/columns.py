@@ -1,9 +1,9 @@
-"""Columns: what filters and the two clocks ask of notes, one growing array for each field.
+"""Columns: the fields of notes that filters and the two clocks need, one growing array for each.
 
-A question to the store becomes a mask over them: a reader, filters, a place in the log and a moment
-of the world. It is the same set as `selection.select_notes` gives, and is found without reading a
-row. What a note is thought of changes: the columns have what is so now, and beside them stands
-what was so before, with the places from and to which it was.
+A question to the store becomes a mask over them: a reader, filters, a position in the log and a
+moment in time. It selects the same notes as `selection.select_notes`, without reading a row. The
+state of a note changes: the columns have the present state, and beside them are the earlier states,
+each with the positions from and to which it was valid.
 
 Needs the extra `memory`.
 """
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 # Arrays that grow, and names by number.
-#
-# Needs the extra `memory`.
 
 
 _CAPACITY_MIN = 1_024
@@ -38,7 +36,7 @@ Scalar = TypeVar("Scalar", bound="np.generic")
 
 
 class Column(Generic[Scalar]):
-    """Numbers of one type, one after the other. Room is doubled when it is full."""
+    """Numbers of one type, one after the other. The array is doubled when it is full."""
 
     def __init__(self, kind: type[Scalar]) -> None:
         import numpy as np
@@ -51,10 +49,11 @@ class Column(Generic[Scalar]):
 
     @property
     def values(self) -> NDArray[Scalar]:
-        """All of them. To be used before the next are added."""
+        """All values, as a view of the array. It is valid until the next `extend`."""
         return self._room[: self._count]
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        """Append values."""
         import numpy as np
 
         end = self._count + len(values)
@@ -67,14 +66,14 @@ class Column(Generic[Scalar]):
 
 
 class Names:
-    """Texts by number, and those that have a word."""
+    """Texts by number, each stored once."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._codes: dict[str, int] = {}
 
     def code(self, name: str | None) -> int:
-        """The number of a name, which it is given now if it is new. No name is -1."""
+        """Return the number of a name; a new name gets the next one. None is -1."""
         if name is None:
             return -1
         code = self._codes.get(name)
@@ -83,14 +82,12 @@ class Names:
             self.names.append(name)
         return code
 
-    def known(self, name: str) -> int:
-        """The number of a name that some note may have."""
+    def find_code(self, name: str) -> int:
+        """Return the number of a name, or a number that no note has if the name is new."""
         return self._codes.get(name, _NOBODY)
 
 
-# What is thought of notes: as a row of the store has it, and what was thought of them before.
-#
-# Needs the extra `memory`.
+# The states of notes: a row of the store, and states that were replaced.
 
 
 DELETED, QUARANTINED, ARCHIVED = 2, 4, 8
@@ -111,6 +108,7 @@ class StateRow(NamedTuple):
 
     @property
     def flags(self) -> int:
+        """The state as bits: deleted, quarantined, archived."""
         return (
             (DELETED if self.deleted_at is not None else 0)
             | (QUARANTINED if self.quarantine else 0)
@@ -118,19 +116,20 @@ class StateRow(NamedTuple):
         )
 
 
-class Past:
-    """What was thought of notes, and no longer is."""
+class ReplacedStates:
+    """States of notes that were replaced, so that recall can answer as of an earlier position."""
 
     def __init__(self) -> None:
         import numpy as np
 
-        self._place = Column(np.int64)
+        self._add_places = Column(np.int64)
         self._seq_from, self._seq_to = Column(np.int64), Column(np.int64)
         self._flags, self._importance = Column(np.uint8), Column(np.float64)
         self._valid_to, self._expires_at = Column(np.int64), Column(np.int64)
 
     def add(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
-        self._place.extend(places)
+        """Append states, each for the note at the same index of `places`."""
+        self._add_places.extend(places)
         self._seq_from.extend([state.seq_from for state in states])
         self._seq_to.extend([state.seq_to for state in states])
         self._flags.extend([state.flags for state in states])
@@ -139,31 +138,39 @@ class Past:
         self._expires_at.extend([end_of(state.expires_at) for state in states])
 
     def importance(self, place: int, seq: int) -> float:
-        """How important a note was."""
+        """Return the importance of the note at `place` as of a position.
+
+        It must have had one by then.
+        """
         import numpy as np
 
-        then = (self._place.values == place) & (self._seq_from.values <= seq)
+        then = (self._add_places.values == place) & (self._seq_from.values <= seq)
         then &= self._seq_to.values > seq
         return float(self._importance.values[np.flatnonzero(then)[0]])
 
     def at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.int64]:
-        """The places of notes of which something passed by the filters was thought then."""
+        """Return the places of notes whose state as of `seq` is here and passes the filters.
+
+        `at` is the time that decides what has expired and what is valid.
+        """
         mask = (self._seq_from.values <= seq) & (self._seq_to.values > seq)
-        mask &= (self._flags.values & hidden_by(filters)) == 0
+        mask &= (self._flags.values & hidden_flags(filters)) == 0
         if not filters.expired:
             mask &= self._expires_at.values > at
         if filters.current:
             mask &= self._valid_to.values > at
         if filters.min_importance is not None:
             mask &= self._importance.values >= filters.min_importance
-        return self._place.values[mask]
+        return self._add_places.values[mask]
 
 
 def end_of(time: int | None) -> int:
+    """Return a time for comparison: None, for no end, is later than every time."""
     return OPEN if time is None else time
 
 
-def hidden_by(filters: Filters) -> int:
+def hidden_flags(filters: Filters) -> int:
+    """Return the flags of states that the filters exclude."""
     return (
         (0 if filters.deleted else DELETED)
         | (0 if filters.quarantined else QUARANTINED)
@@ -171,10 +178,7 @@ def hidden_by(filters: Filters) -> int:
     )
 
 
-# Columns: what filters and the two clocks ask of notes, one array for each field.
-
-
-# Beside the flags of what is thought of a note.
+# Beside the flags of the state: the note at this place was erased, or added again at another place.
 DEAD = 1
 _TYPES = {kind.value: at for at, kind in enumerate(MemoryType)}
 _SCOPES = {scope.value: at for at, scope in enumerate(NoteScope)}
@@ -182,7 +186,7 @@ _OPEN_SCOPES = (NoteScope.PUBLIC, NoteScope.GLOBAL)
 
 
 class NoteRow(NamedTuple):
-    """What the columns have of a note that never changes."""
+    """The fields of a note that never change, as the columns need them."""
 
     number: int
     id: str
@@ -201,7 +205,7 @@ class NoteRow(NamedTuple):
 class NoteColumns:
     """Notes by place, from 0 on, in the order in which they are added.
 
-    A note whose text became another one, by redaction, is dead at its place and added again.
+    A redacted note gets other content: it is dead at its old place, and added again at a new one.
     """
 
     def __init__(self) -> None:
@@ -224,13 +228,14 @@ class NoteColumns:
         self._threads, self._orgs, self._keys = Names(), Names(), Names()
         self._authors_by_word: dict[str, list[int]] = defaultdict(list)
         self._tags: dict[str, array[int]] = {}
-        # By agent and note, from and to which place it was shared.
+        # By agent and note: the positions from and to which the note was shared.
         self._shares: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
         self._shared_with: dict[int, set[str]] = {}
-        # The same by agent as arrays of places, made when they are asked for.
+        # The same by agent as arrays with places, made on first use.
         self._spans: dict[str, NDArray[np.int64]] = {}
-        self._past = Past()
-        # Beyond these, a comparison would leave nobody out.
+        self._replaced = ReplacedStates()
+        # Bounds over all notes: outside of them a comparison would exclude no note, so it is
+        # skipped.
         self._seq_newest, self._valid_from_latest = 0, 0
         self._valid_to_first = self._expires_first = OPEN
         # Ascending: the number of a note, or of the one before it if it was added again.
@@ -243,11 +248,14 @@ class NoteColumns:
     # -- what happens --------------------------------------------------------------------------
 
     def add(self, notes: Sequence[tuple[NoteRow, StateRow]], *, again: bool = False) -> None:
-        """Add notes with what is thought of them now. `again`: they were here, and are dead."""
+        """Add notes with their present state.
+
+        With `again`, they were here before and are dead there.
+        """
         if not notes:
             return
         rows, states = [row for row, _ in notes], [state for _, state in notes]
-        self._place(rows, again=again)
+        self._add_places(rows, again=again)
         ids = [int(row.id.replace("-", ""), 16) for row in rows]
         self.id_high.extend([id >> 64 for id in ids])
         self.id_low.extend([id & 0xFFFF_FFFF_FFFF_FFFF for id in ids])
@@ -256,32 +264,36 @@ class NoteColumns:
         self._created_at.extend([row.created_at for row in rows])
         self._valid_from.extend([row.valid_from for row in rows])
         self._agent.extend([self._agents.code(row.agent_id) for row in rows])
-        self._author.extend([self._author_code(row.author) for row in rows])
+        self._author.extend([self._code_of_author(row.author) for row in rows])
         self._thread.extend([self._threads.code(row.thread_id) for row in rows])
         self._position.extend([-1 if row.position is None else row.position for row in rows])
         self._org.extend([self._orgs.code(row.org_id) for row in rows])
         self._key.extend([self._keys.code(row.key) for row in rows])
-        for column, values in self._thoughts(states):
+        for column, values in self._state_columns(states):
             column.extend(values)
-        self._bound(states)
+        self._widen_bounds(states)
         latest = max(row.valid_from for row in rows)
         self._valid_from_latest = max(self._valid_from_latest, latest)
 
     def set_state(self, place: int, state: StateRow) -> None:
-        """Say what is thought of a note now."""
-        for column, values in self._thoughts([state]):
+        """Replace the present state of the note at `place`."""
+        for column, values in self._state_columns([state]):
             column.values[place] = values[0]
-        self._bound([state])
+        self._widen_bounds([state])
 
-    def add_past(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
-        """Say what was thought of notes before."""
-        self._past.add(places, states)
+    def add_replaced_states(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
+        """Add states that were replaced, for recalls as of an earlier position."""
+        self._replaced.add(places, states)
 
-    def tag(self, place: int, tag: str) -> None:
+    def add_tag(self, place: int, tag: str) -> None:
+        """Add a tag to the note at `place`."""
         self._tags.setdefault(tag, array("I")).append(place)
 
-    def share(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
-        """Say with whom a note was shared from and to which places, all there is to say."""
+    def set_shares(self, number: int, spans: Iterable[tuple[str, int, int]]) -> None:
+        """Replace the shares of a note.
+
+        A span has an agent, and the positions from and to which the note is shared with it.
+        """
         for agent in self._shared_with.pop(number, ()):
             self._shares[agent].pop(number, None)
         for agent, seq_from, seq_to in spans:
@@ -290,12 +302,12 @@ class NoteColumns:
         self._spans.clear()
 
     def drop(self, place: int) -> None:
-        """Take a note out of every mask."""
+        """Remove the note at `place` from every mask."""
         self.flags.values[place] |= DEAD
         self._spans.clear()
 
-    def place(self, number: int) -> int | None:
-        """Where a note is, None if it is not here or dead."""
+    def find_place(self, number: int) -> int | None:
+        """Return the place of a note, or None if it is dead or was never added."""
         at = self._again.get(number)
         if at is None:
             at = int(self._keyed.values.searchsorted(number))
@@ -306,8 +318,11 @@ class NoteColumns:
     # -- what is asked -------------------------------------------------------------------------
 
     def mask(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> NDArray[np.bool_]:
-        """The places of the notes that a reader sees, as of a place in the log and a moment."""
-        mask = self._thought_at(filters, seq=seq, at=at)
+        """Return the mask of the notes that a reader sees, as of a position and a moment.
+
+        None sees all.
+        """
+        mask = self._state_mask(filters, seq=seq, at=at)
         if filters.current and at < self._valid_from_latest:
             mask &= self._valid_from.values <= at
         for column, numbers, chosen in (
@@ -323,19 +338,19 @@ class NoteColumns:
             (self._keys, self._key, filters.key),
         ):
             if wanted is not None:
-                mask &= codes.values == names.known(wanted)
+                mask &= codes.values == names.find_code(wanted)
         if filters.after is not None:
             mask &= self._created_at.values >= filters.after
         if filters.before is not None:
             mask &= self._created_at.values < filters.before
         if filters.tags:
-            mask &= self._tagged(filters.tags)
+            mask &= self._tag_mask(filters.tags)
         if reader is not None:
-            mask &= self._visible(reader, seq)
+            mask &= self._visible_mask(reader, seq)
         return mask
 
     def authors(self, said: frozenset[str], mask: NDArray[np.bool_]) -> list[str]:
-        """The authors of notes under the mask whose names have one of these words."""
+        """Return the authors of notes under the mask whose names have one of these words."""
         codes = {code for word in said for code in self._authors_by_word.get(word, ())}
         by = self._author.values
         if len(codes) > 8:
@@ -346,14 +361,17 @@ class NoteColumns:
         return [self._authors.names[code] for code in codes if bool(((by == code) & mask).any())]
 
     def fields(self, places: Sequence[int], *, seq: int) -> list[tuple[str, NoteFields]]:
-        """The ids of some notes, and what ranking reads of each, as of a place in the log."""
+        """Return the id of each note, and what ranking reads of it, as of a position in the log.
+
+        Text and relations are left out.
+        """
         import numpy as np
 
         at = np.asarray(places, dtype=np.int64)
         importance = self.importance.values[at]
         if seq < self._seq_newest:
             for later in np.flatnonzero(self.seq_from.values[at] > seq).tolist():
-                importance[later] = self._past.importance(places[later], seq)
+                importance[later] = self._replaced.importance(places[later], seq)
         authors, threads = self._authors.names, self._threads.names
         return [
             (
@@ -387,7 +405,7 @@ class NoteColumns:
         return [f"{id[:8]}-{id[8:12]}-{id[12:16]}-{id[16:20]}-{id[20:]}" for id in cut]
 
     def first(self, places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Those of some places that have the smallest ids."""
+        """Return those of some places that have the smallest ids."""
         import numpy as np
 
         order = np.lexsort((self.id_low.values[places], self.id_high.values[places]))
@@ -395,7 +413,7 @@ class NoteColumns:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _place(self, rows: Sequence[NoteRow], *, again: bool) -> None:
+    def _add_places(self, rows: Sequence[NoteRow], *, again: bool) -> None:
         before = len(self)
         if again:
             self._again.update((row.number, before + at) for at, row in enumerate(rows))
@@ -403,7 +421,7 @@ class NoteColumns:
         self._keyed.extend([last if again else row.number for row in rows])
         self.number.extend([row.number for row in rows])
 
-    def _thoughts(
+    def _state_columns(
         self, states: Sequence[StateRow]
     ) -> tuple[tuple[Column[Any], list[float] | list[int]], ...]:
         return (
@@ -415,13 +433,13 @@ class NoteColumns:
             (self.expires_at, [end_of(state.expires_at) for state in states]),
         )
 
-    def _bound(self, states: Sequence[StateRow]) -> None:
+    def _widen_bounds(self, states: Sequence[StateRow]) -> None:
         for state in states:
             self._seq_newest = max(self._seq_newest, state.seq_from)
             self._valid_to_first = min(self._valid_to_first, end_of(state.valid_to))
             self._expires_first = min(self._expires_first, end_of(state.expires_at))
 
-    def _author_code(self, author: str | None) -> int:
+    def _code_of_author(self, author: str | None) -> int:
         known = len(self._authors.names)
         code = self._authors.code(author)
         if code == known and author is not None:
@@ -429,9 +447,9 @@ class NoteColumns:
                 self._authors_by_word[word].append(code)
         return code
 
-    def _thought_at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.bool_]:
-        """What filters ask of the part that changes, and that it is known already."""
-        hidden = hidden_by(filters)
+    def _state_mask(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.bool_]:
+        """Return the mask of the notes that had a state as of `seq` which passes the filters."""
+        hidden = hidden_flags(filters)
         mask: NDArray[np.bool_] = (self.flags.values & (hidden | DEAD)) == 0
         if not filters.expired and at >= self._expires_first:
             mask &= self.expires_at.values > at
@@ -441,11 +459,11 @@ class NoteColumns:
             mask &= self.importance.values >= filters.min_importance
         if seq < self._seq_newest:
             mask &= self.seq_from.values <= seq
-            then = self._past.at(filters, seq=seq, at=at)
+            then = self._replaced.at(filters, seq=seq, at=at)
             mask[then[(self.flags.values[then] & DEAD) == 0]] = True
         return mask
 
-    def _tagged(self, tags: Iterable[str]) -> NDArray[np.bool_]:
+    def _tag_mask(self, tags: Iterable[str]) -> NDArray[np.bool_]:
         import numpy as np
 
         mask = np.zeros(len(self), dtype=np.bool_)
@@ -454,23 +472,23 @@ class NoteColumns:
                 mask[np.frombuffer(self._tags[tag], dtype=np.uint32)] = True
         return mask
 
-    def _visible(self, reader: str, seq: int) -> NDArray[np.bool_]:
-        mask: NDArray[np.bool_] = self._agent.values == self._agents.known(reader)
+    def _visible_mask(self, reader: str, seq: int) -> NDArray[np.bool_]:
+        mask: NDArray[np.bool_] = self._agent.values == self._agents.find_code(reader)
         mask |= _one_of(self._scope, [_SCOPES[scope.value] for scope in _OPEN_SCOPES])
         if reader in self._shares:
-            place, begin, end = self._shared(reader)
+            place, begin, end = self._share_spans(reader)
             mask[place[(begin <= seq) & (seq < end)]] = True
         return mask
 
-    def _shared(self, reader: str) -> NDArray[np.int64]:
-        """Places of notes that were shared with somebody, from and to which places in the log."""
+    def _share_spans(self, reader: str) -> NDArray[np.int64]:
+        """Return the shares with a reader: a row of places, one of first positions, one of ends."""
         import numpy as np
 
         if reader not in self._spans:
             found = [
                 (place, begin, end)
                 for number, spans in self._shares[reader].items()
-                if (place := self.place(number)) is not None
+                if (place := self.find_place(number)) is not None
                 and self._scope.values[place] == _SCOPES[NoteScope.SHARED.value]
                 for begin, end in spans
             ]

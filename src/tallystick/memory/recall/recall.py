@@ -1,10 +1,11 @@
-"""Recall: the best notes a reader sees for a query, and a receipt that can be checked.
+"""Recall: find the best notes for a query that a reader sees, with a receipt that can be checked.
 
-A recall is looked at from one place of the log. Its receipt stands in the log behind that place,
-and is the next of the chain of receipts; so what is remembered later changes neither. To check one,
-the same view is made again and ranked again: the scores have to be equal to the last digit.
+A recall reads as of one position of the log. Its receipt is appended after that position, as the
+next one of the chain of receipts; so later notes change neither. To check a receipt, the same view
+is made and ranked again: the scores have to be equal to the last digit.
 
-Rule 1: the query is kept nowhere. Whoever checks the ranking has it, or checks the rest.
+Rule 1: the query is stored nowhere. To check the ranking, the caller has to give it again; without
+it the rest is checked.
 Rule 2: filters and visibility are applied before anything is counted.
 """
 
@@ -20,25 +21,25 @@ import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
-from tallystick.memory.note import Note, normalised
+from tallystick.memory.note import Note, normalise
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.rank import FEW_NOTES, NEAREST, Hit, Ranked, nearest, rank
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import NOW, Filters, scope_numbers
 from tallystick.memory.recall.shortlist import (
     RULES,
+    CachingEmbedder,
     Candidates,
     Count,
-    Once,
+    NumberedScope,
     Scan,
     Shortlist,
-    Whole,
     content_tokens,
     full_list,
+    related_numbers,
     shortlist,
-    tied_to,
 )
-from tallystick.memory.recall.view import View, checked_look, view
+from tallystick.memory.recall.view import View, check_viewpoint, view
 from tallystick.memory.receipts.receipt import (
     Derived,
     Key,
@@ -53,9 +54,9 @@ from tallystick.memory.receipts.receipts import (
     Held,
     Recomputed,
     Verified,
+    chain_end,
     content_at,
     issue,
-    link_of,
     verify_receipt,
 )
 from tallystick.memory.store.records import NotesRecalled
@@ -66,19 +67,19 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.index import Masked, StandingIndex
 
 
-# Finding: the best notes for a query in a scope of any size, as of a place and a moment.
+# Ranking a scope of any size, as of a position and a time.
 #
-# A scope of at most `shortlist.LARGE` notes is ranked note by note. Of a larger one a short list is
-# ranked; which of the two it was stands in the receipt. A standing index only makes it quicker: who
-# has none reads the file, and finds the same.
+# A scope of at most `shortlist.LARGE` notes is ranked note by note. For a larger one a short list
+# is ranked; the receipt says which of the two it was. A standing index only makes it quicker:
+# without one the file is read, and the result is the same.
 
 
 _SEEDS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """Whose notes are looked through, and as of when."""
+class Viewpoint:
+    """The reader, the filters, the position and the time of a recall."""
 
     reader: str | None
     filters: Filters
@@ -87,10 +88,12 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What was found. `seen` has at least the hits. `rules` are those of a short list, if any.
+class RankedView:
+    """The result of a ranking. `seen` has at least the hits.
 
-    `few` are the rules by which notes are given that have no word of the query, if any are.
+    `rules` are those of a short list, if any.
+
+    `few` are the rules by which notes are returned that have no word of the query, if any are.
     """
 
     ranked: Ranked
@@ -108,28 +111,32 @@ def looking(
     as_of: int | None,
     at: int | None,
     index: StandingIndex | None,
-) -> Iterator[Looked]:
-    """Look at one state of a memory. What is given is over with the block."""
+) -> Iterator[OpenScope]:
+    """Read one state of a memory. The result is valid inside the block only.
+
+    Raise `UsageError` if the index is of another memory, `NoteInvalid` if an argument is out of
+    range.
+    """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
     with memory.reading() as db:
-        seq, moment = checked_look(memory, reader=reader, filters=filters, as_of=as_of, at=at)
-        look = Look(reader=reader, filters=filters, seq=seq, at=moment)
-        if index is None or not _many(db):
-            yield Looked(memory, db, look)
+        seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
+        look = Viewpoint(reader=reader, filters=filters, seq=seq, at=moment)
+        if index is None or not _is_large(db):
+            yield OpenScope(memory, db, look)
             return
         with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
-            yield Looked(memory, db, look, standing)
+            yield OpenScope(memory, db, look, standing)
 
 
-class Looked:
-    """A scope that is looked through, with the index of it if one stands by."""
+class OpenScope:
+    """A scope in one state of a memory, with its standing index if there is one."""
 
     def __init__(
         self,
         memory: SqliteMemory,
         db: sqlite3.Connection,
-        look: Look,
+        look: Viewpoint,
         standing: Masked | None = None,
     ) -> None:
         self._memory = memory
@@ -139,61 +146,65 @@ class Looked:
 
     @property
     def model(self) -> str | None:
-        """The model whose vectors there were."""
+        """The digest of the model whose vectors existed then, or None."""
         model = model_at(self._db, self._look.seq)
         return None if model is None else model[0]
 
     @property
     def large(self) -> bool:
-        """Whether there are more notes than are ranked one by one."""
+        """True if there are more notes than are ranked one by one."""
         if self._standing is not None:
             return self._standing.notes > limits.LARGE
-        return _many(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
+        return _is_large(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
 
     @property
     def few(self) -> bool:
-        """Whether there are so few notes that the nearest are given where none fits."""
+        """True if there are so few notes that the nearest are returned when no word matches."""
         if self._standing is not None:
             return self._standing.notes <= FEW_NOTES
         return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
 
     def whole(self) -> View:
-        """Every note of the scope."""
+        """Return a view of every note of the scope."""
         few = None if self._standing is None or self.large else self._standing.numbers
         return self._view(few)
 
-    def of_all(self, query: str, *, k: int, profile: Profile, embedder: Embedder | None) -> Found:
-        """Rank every note."""
+    def of_all(
+        self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
+    ) -> RankedView:
+        """Rank every note of the scope."""
         if self._standing is not None and not self.large:
             listed = full_list(query, self._standing, self._standing.numbers)
-            return self._ranked(query, listed, self._standing, k, profile, embedder)
+            return self._rank_list(query, listed, self._standing, k, profile, embedder)
         seen = self.whole()
         ranked = rank(query, seen, k=k, profile=profile, embedder=embedder, now=seen.at)
-        return Found(ranked=ranked, seen=seen)
+        return RankedView(ranked=ranked, seen=seen)
 
     def of_shortlist(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
-    ) -> Found:
-        """Rank a short list."""
-        once = None if embedder is None else Once(embedder)
+    ) -> RankedView:
+        """Rank the notes of a short list, and say in `notes` that it was one."""
+        once = None if embedder is None else CachingEmbedder(embedder)
         look = self._look
-        whole: Whole | None = self._standing
+        whole: NumberedScope | None = self._standing
         if whole is None:
             whole = Scan(
                 self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
             )
         listed = shortlist(query, whole, profile=profile, embedder=once)
         if profile.related:
-            listed = listed.with_more(self._tied(query, listed, whole, profile, once), whole)
-        made = self._ranked(query, listed, whole, k, profile, once)
+            listed = listed.with_more(
+                self._related_to_best(query, listed, whole, profile, once), whole
+            )
+        made = self._rank_list(query, listed, whole, k, profile, once)
         said = f"short list: {len(listed.numbers):,} of {whole.notes:,} notes are ranked"
         if self._standing is None:
             said += ", found by reading the file: there is no standing index"
         ranked = replace(made.ranked, notes=(*made.ranked.notes, said))
-        return Found(ranked=ranked, seen=made.seen, rules=RULES)
+        return RankedView(ranked=ranked, seen=made.seen, rules=RULES)
 
-    def tokens(self, count: Count, found: Found, *, tokenizer: str) -> int:
-        """How many tokens all notes of the scope have."""
+    def tokens(self, count: Count, found: RankedView, *, tokenizer: str) -> int:
+        """Return how many tokens all notes of the scope have."""
         if self._standing is not None:
             return self._standing.tokens(self._db, count, tokenizer=tokenizer)
         if not found.rules:
@@ -213,16 +224,16 @@ class Looked:
             limit=limit,
         )
 
-    def _ranked(
+    def _rank_list(
         self,
         query: str,
         listed: Shortlist,
-        whole: Whole,
+        whole: NumberedScope,
         k: int,
         profile: Profile,
         embedder: Embedder | None,
-    ) -> Found:
-        """Rank a list, and look at the hits."""
+    ) -> RankedView:
+        """Rank a list, and make a view of the hits."""
         scope = self._candidates(listed, whole, profile, embedder)
         ranked = rank(
             query,
@@ -235,27 +246,27 @@ class Looked:
             asked=listed.asked,
         )
         seen = self._view([scope.number(hit.id) for hit in ranked.hits])
-        return Found(ranked=ranked, seen=seen)
+        return RankedView(ranked=ranked, seen=seen)
 
     def _candidates(
-        self, listed: Shortlist, whole: Whole, profile: Profile, embedder: Embedder | None
+        self, listed: Shortlist, whole: NumberedScope, profile: Profile, embedder: Embedder | None
     ) -> Candidates:
         scope = Candidates(
             self._db, listed, whole, seq=self._look.seq, vectors=embedder is not None
         )
         if profile.related:
-            scope.tie()
+            scope.read_relations()
         return scope
 
-    def _tied(
+    def _related_to_best(
         self,
         query: str,
         listed: Shortlist,
-        whole: Whole,
+        whole: NumberedScope,
         profile: Profile,
         embedder: Embedder | None,
     ) -> set[int]:
-        """The notes that relations lead to from the best of the list."""
+        """Return the numbers of the notes that relations lead to from the best of the list."""
         scope = self._candidates(listed, whole, profile, embedder)
         best = rank(
             query,
@@ -267,7 +278,9 @@ class Looked:
             statistics=listed.statistics,
             asked=listed.asked,
         )
-        return tied_to(self._db, [scope.number(hit.id) for hit in best.hits], seq=self._look.seq)
+        return related_numbers(
+            self._db, [scope.number(hit.id) for hit in best.hits], seq=self._look.seq
+        )
 
     def _view(self, among: list[int] | None) -> View:
         look = self._look
@@ -281,15 +294,15 @@ class Looked:
         )
 
 
-def _many(db: sqlite3.Connection) -> bool:
-    """Whether a store has so many notes at all."""
+def _is_large(db: sqlite3.Connection) -> bool:
+    """Return True if a store has more notes than are ranked one by one, whoever may see them."""
     (count,) = db.execute(
         "SELECT count(*) FROM (SELECT 1 FROM note LIMIT ?)", (limits.LARGE + 1,)
     ).fetchone()
     return bool(count > limits.LARGE)
 
 
-# Recall: what a reader sees, ranked, and a receipt for it that can be checked later.
+# A recall, and the check of its receipt.
 
 
 Strategy = Literal["auto", "hybrid", "semantic", "lexical", "exact", "graph"]
@@ -301,11 +314,11 @@ _GRAPH = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Who asks, for what part of the memory, and how it is ranked.
+    """A request to recall: the reader, the part of the memory, and how to rank it.
 
-    `reader` None is the owner of the file. `as_of` is a place in the log, `at` a moment of the
-    world in milliseconds; the head and now, unless they are given. Of what is found, no more is
-    given than `tokens_max`, by `count`.
+    `reader` None is the owner of the file. `as_of` is a position in the log, `at` a time in
+    milliseconds; the defaults are the head and the clock's time. `tokens_max` limits the hits: the
+    best ones are returned that fit, by the `count` of `recall`.
     """
 
     agent_id: str
@@ -321,7 +334,7 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recalled:
-    """What was found, the best first, each with its score by lanes; and the receipt."""
+    """The hits of a recall, the best first, each with its score by lanes; and the receipt."""
 
     hits: tuple[Hit, ...]
     notes: Mapping[str, Note]
@@ -340,9 +353,12 @@ def recall(
     tokenizer: str = "",
     index: StandingIndex | None = None,
 ) -> Recalled:
-    """Find the best notes for a query, and write the receipt.
+    """Find the best notes for a query, and append the receipt to the log.
 
-    `index` stands by the memory and makes it quicker in a large one; it finds the same without.
+    `index` makes it quicker in a large memory; the result is the same without. Without `count`, the
+    receipt has no tokens. Raise `UsageError` or `NoteInvalid` for a request out of range. Raise
+    `EmbedderNotConfigured` if the strategy needs vectors and there is no embedder or no model, and
+    `ModelMismatch` if the embedder is not the store's model.
     """
     _check(asking)
     profile = _profile(asking)
@@ -355,18 +371,20 @@ def recall(
         index=index,
     ) as looked:
         rules = RULES if asking.strategy != "exact" and looked.large else ""
-        made = _found(query, looked, asking, embedder, rules=rules)
+        made = _rank(query, looked, asking, embedder, rules=rules)
         if _wants_nearest(made, asking) and looked.few:
             made = _nearest(query, looked, asking, made.ranked)
         seen, ranked = made.seen, made.ranked
-        hits = _within(ranked.hits, seen, asking.tokens_max, count)
+        hits = _fit_tokens(ranked.hits, seen, asking.tokens_max, count)
         tokens = None
         if count is not None:
             whole = looked.tokens(count, made, tokenizer=tokenizer)
             tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
-    derived = tuple(_derived(hit, seen) for hit in hits)
+    derived = tuple(_derived_hit(hit, seen) for hit in hits)
+    # Another process may append between the reading above and this transaction. The receipt names
+    # the position that was read, so it stays true.
     with memory.writing() as writer:
-        link = link_of(writer.db)
+        link = chain_end(writer.db)
         receipt = issue(
             key=key,
             link=link,
@@ -402,10 +420,11 @@ def verify_recall(
     embedder: Embedder | None = None,
     index: StandingIndex | None = None,
 ) -> Verified:
-    """Check a receipt against the memory as it is now. Raises a `ReceiptError`.
+    """Check a receipt against the memory as it is now. Raise a `ReceiptError` if it does not hold.
 
     `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
-    model is made again with the same one. Whether a short list was ranked, the receipt says.
+    model is repeated with the same one. The receipt says whether a short list was ranked. Raise
+    `ReceiptUnknown` if the receipt is of another memory.
     """
     if receipt.scope.get("store") != memory.identity():
         check_signature(receipt, keys)
@@ -417,7 +436,7 @@ def verify_recall(
         return None if seq is None else content_at(memory, seq)
 
     def again(of: RecallReceipt, asked: str) -> Recomputed:
-        asking = _asking(of, profile)
+        asking = _request_of(of, profile)
         with looking(
             memory,
             reader=asking.reader,
@@ -426,8 +445,8 @@ def verify_recall(
             at=asking.at,
             index=index,
         ) as looked:
-            made = _found(asked, looked, asking, embedder, rules=_rules(of))
-            # Receipts from before there were such rules have none: they stay as they are.
+            made = _rank(asked, looked, asking, embedder, rules=_rules(of))
+            # Receipts of versions without these rules have no `few`, and are checked without them.
             if _few(of) and not made.ranked.hits:
                 made = _nearest(asked, looked, asking, made.ranked)
         seen, ranked = made.seen, made.ranked
@@ -435,7 +454,7 @@ def verify_recall(
         return Recomputed(
             profile=_profile(asking).digest,
             model=ranked.model or None,
-            hits=[_derived(hit, seen) for hit in hits],
+            hits=[_derived_hit(hit, seen) for hit in hits],
             erased=frozenset(seen.erased),
             tokens=of.tokens,
         )
@@ -453,7 +472,7 @@ def _check(asking: Asking) -> None:
 
 
 def _profile(asking: Asking) -> Profile:
-    """The weights of a strategy: a lane that it does without has none."""
+    """Return the profile with weight 0 for each lane that the strategy does without."""
     match asking.strategy:
         case "lexical":
             return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)
@@ -466,17 +485,17 @@ def _profile(asking: Asking) -> Profile:
             return asking.profile
 
 
-def _found(
-    query: str, looked: Looked, asking: Asking, embedder: Embedder | None, *, rules: str
-) -> Found:
-    """The best notes, by the rules of a short list or, if there are none, note by note."""
+def _rank(
+    query: str, looked: OpenScope, asking: Asking, embedder: Embedder | None, *, rules: str
+) -> RankedView:
+    """Rank by the rules of a short list or, if there are none, note by note."""
     strategy, profile = asking.strategy, _profile(asking)
     model = looked.model
     if strategy in ("semantic", "hybrid") and (embedder is None or model is None):
         raise EmbedderNotConfigured(requested=strategy, backend=_BACKEND)
     if strategy == "exact":
         seen = looked.whole()
-        return Found(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
+        return RankedView(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
     used = embedder if profile.dense or profile.token else None
     if used is not None and model is not None and used.digest != model:
         raise ModelMismatch(found=model, given=used.digest)
@@ -484,31 +503,31 @@ def _found(
     return ranked(query, k=asking.k, profile=profile, embedder=used)
 
 
-def _wants_nearest(made: Found, asking: Asking) -> bool:
-    """Return whether nothing was found by words, and no model was there to compare meanings."""
+def _wants_nearest(made: RankedView, asking: Asking) -> bool:
+    """Return True if no words matched, and no model compared meanings."""
     by_words = asking.strategy in ("auto", "lexical", "graph")
     return by_words and not (made.ranked.hits or made.ranked.model or made.rules)
 
 
-def _nearest(query: str, looked: Looked, asking: Asking, before: Ranked) -> Found:
-    """Return the nearest notes of a small scope, and say what the ranking before left out."""
+def _nearest(query: str, looked: OpenScope, asking: Asking, before: Ranked) -> RankedView:
+    """Return the nearest notes of a small scope, with the remarks of the ranking `before`."""
     seen = looked.whole()
     found = nearest(query, seen, k=asking.k)
     ranked = replace(found, notes=(*before.notes, *found.notes))
-    return Found(ranked=ranked, seen=seen, few=NEAREST if found.hits else "")
+    return RankedView(ranked=ranked, seen=seen, few=NEAREST if found.hits else "")
 
 
 def _exact(query: str, seen: View) -> tuple[Hit, ...]:
-    """The notes that have the query in them, word for word, in the order of their ids."""
-    wanted = normalised(query)
-    found = [id for id in seen.ids if wanted and wanted in normalised(seen.note(id).content)]
+    """Return the notes that have the query in them, word for word, in the order of their ids."""
+    wanted = normalise(query)
+    found = [id for id in seen.ids if wanted and wanted in normalise(seen.note(id).content)]
     return tuple(Hit(id=id, score=1.0, lanes=(("exact", 1.0),)) for id in sorted(found))
 
 
-def _within(
+def _fit_tokens(
     hits: tuple[Hit, ...], seen: View, tokens_max: int | None, count: Count | None
 ) -> tuple[Hit, ...]:
-    """As many of the best as there is room for."""
+    """Return the best hits up to the first one that exceeds `tokens_max`. None means no limit."""
     if tokens_max is None:
         return hits
     if count is None:
@@ -525,9 +544,9 @@ def _within(
 def _tokens(
     query: str, hits: tuple[Hit, ...], seen: View, count: Count, *, whole: int, name: str
 ) -> Tokens:
-    """What was given, beside all that could have been, and the same hits as a tool's JSON."""
+    """Count the tokens of the hits, of the whole scope, and of the same hits as a tool's JSON."""
     contents = [seen.note(hit.id).content for hit in hits]
-    told = [
+    payload = [
         {"id": hit.id, "content": content, "score": hit.score}
         for hit, content in zip(hits, contents, strict=True)
     ]
@@ -536,12 +555,12 @@ def _tokens(
         delivered=sum(map(count, contents)),
         whole_scope=whole,
         json_tools=count(msgspec.json.encode(asked).decode())
-        + count(msgspec.json.encode(told).decode()),
+        + count(msgspec.json.encode(payload).decode()),
         tokenizer=name,
     )
 
 
-def _derived(hit: Hit, seen: View) -> Derived:
+def _derived_hit(hit: Hit, seen: View) -> Derived:
     return Derived(
         id=hit.id,
         content_hash=seen.content_hash(hit.id),
@@ -552,7 +571,7 @@ def _derived(hit: Hit, seen: View) -> Derived:
 
 
 def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> dict[str, object]:
-    """What was looked through, in words that make the same view again."""
+    """Return the scope as a receipt says it: all that is needed to make the same view again."""
     said: dict[str, object] = {"at": seen.at, "strategy": asking.strategy, "store": store}
     if rules:
         said["shortlist"] = rules
@@ -562,14 +581,14 @@ def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> d
         said["reader"] = seen.reader
     if asking.tokens_max is not None:
         said["tokens_max"] = asking.tokens_max
-    filters = _told(seen.filters)
+    filters = _changed_filters(seen.filters)
     if filters:
         said["filters"] = filters
     return said
 
 
-def _told(filters: Filters) -> dict[str, object]:
-    """The filters that are not as usual, with sets in order."""
+def _changed_filters(filters: Filters) -> dict[str, object]:
+    """Return the filters that differ from their defaults, with sets in order."""
     said: dict[str, object] = {}
     for name in Filters.__dataclass_fields__:
         value = getattr(filters, name)
@@ -578,8 +597,11 @@ def _told(filters: Filters) -> dict[str, object]:
     return said
 
 
-def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
-    """What was asked, as a receipt says it. Raises `UsageError` for words that are none."""
+def _request_of(receipt: RecallReceipt, profile: Profile) -> Asking:
+    """Return the request that a receipt describes.
+
+    Raise `UsageError` if its scope cannot be read.
+    """
     said = receipt.scope
     try:
         return Asking(
@@ -597,7 +619,10 @@ def _asking(receipt: RecallReceipt, profile: Profile) -> Asking:
 
 
 def _rules(receipt: RecallReceipt) -> str:
-    """The rules of the short list that a receipt is of, none if it ranked note by note."""
+    """Return the rules of the short list in a receipt, or "" if every note was ranked.
+
+    Raise `UsageError` for rules that this version does not know.
+    """
     said = receipt.scope.get("shortlist", "")
     if said not in ("", RULES):
         raise UsageError(f"the receipt is of a short list by other rules: {str(said)[:80]!r}")
@@ -605,7 +630,10 @@ def _rules(receipt: RecallReceipt) -> str:
 
 
 def _few(receipt: RecallReceipt) -> str:
-    """The rules by which a receipt has notes without a word of the query, none if it has none."""
+    """Return the rules by which a receipt has notes without a word of the query, or "".
+
+    Raise `UsageError` for rules that this version does not know.
+    """
     said = receipt.scope.get("few", "")
     if said not in ("", NEAREST):
         raise UsageError(f"the receipt is of few notes by other rules: {str(said)[:80]!r}")
@@ -613,7 +641,10 @@ def _few(receipt: RecallReceipt) -> str:
 
 
 def _filters(said: object) -> Filters:
-    """Filters as a receipt says them. One that is not known here is refused, not dropped."""
+    """Return the filters that a receipt describes.
+
+    Raise `UsageError` for one that is unknown here.
+    """
     words = msgspec.convert(said, type=dict[str, object])
     unknown = sorted(words.keys() - Filters.__dataclass_fields__.keys())
     if unknown:

@@ -1,7 +1,7 @@
-"""Scope: the notes that one recall may see, as ranking sees them, and how it weighs its lanes.
+"""The scope of a recall: the notes that ranking may see, and the weights of its lanes.
 
-A scope is made by a store: filters, visibility and the point in time have been applied before, and
-ranking knows of no other note. Whatever it counts, it counts over these.
+A store makes a scope: it has applied filters, visibility and the point in time before, and ranking
+knows of no other note. All figures of a ranking are counted over the notes of its scope.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tallystick.core.json_text import canonical, digest
 from tallystick.memory.recall import words
 from tallystick.memory.recall.words import Bm25, count_terms
 
-# Profile: how recall weighs its lanes, as data with a digest.
+# Profile: the weights of the lanes, as data with a digest.
 #
-# A receipt names the digest, so whoever checks it ranks with the same weights by the same rules.
-# The weights say how much a lane counts beside the lexical one, which goes from 0 to 1. They are
-# round numbers on purpose: figures near them do as well, and finer ones would fit one corpus.
+# A receipt names the digest, so a check ranks with the same weights by the same rules. A weight
+# says how much a lane counts beside the lexical one, which goes from 0 to 1. Weights are round
+# numbers on purpose: figures near them do as well, and finer ones would fit one corpus only.
 
 
-# The rules of `rank`. Whoever changes what they give changes this.
+# The rules of `rank`. Change this name if the results of `rank` change.
 _RULES = "shares-1"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights and versions.
+    """Weights of the lanes, and versions of the rules. Raise `UsageError` for a value out of range.
 
     `lexical`: the share of BM25. `dense`: the cosine of query and note; words that more than
     `common` of the notes have are not shown to the model. `author`: the note's author is named in
@@ -39,7 +39,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     best three of its session, their mean. `token`: how well the tokens of the query are found in
     the note's, for the best `token_notes`.
 
-    Opt-in, since they help only who asks for them: `recency` halves every
+    Three lanes have weight 0 by default, because they help only some uses: `recency` halves every
     `recency_half_life_hours`; `importance` is the note's own; `related` goes out from the best ten
     notes along relations, half at each of two steps.
     """
@@ -84,11 +84,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bm25(self) -> Bm25:
+        """The parameters of the lexical lane."""
         return Bm25(saturation=self.saturation, length=self.length)
 
     @property
     def digest(self) -> str:
-        """Every field counts, also those that have their usual value."""
+        """The digest of every field, also of those that have their default."""
         return digest(canonical(msgspec.structs.asdict(self)))
 
 
@@ -102,15 +103,12 @@ _WEIGHTS = (
 DEFAULT = Profile()
 
 
-# Scope: the notes that one recall may see, as ranking sees them.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteFields:
-    """What ranking reads of a note. A field that is not known is left as it is here.
+    """The fields of a note that ranking reads. An unknown field keeps its default.
 
-    `author` is who said it, by name. `position` is its place in its session: neighbours have
-    positions that differ by one. `related` are ids of notes that it is tied to.
+    `author` is the name of who said it. `position` is its place in its session: neighbours have
+    positions that differ by one. `related` are ids of notes that it has relations to.
     """
 
     text: str
@@ -131,7 +129,7 @@ class Embedded:
 
 
 class Embedder(Protocol):
-    """Turns text into vectors. `digest` names the model: equal digests, comparable vectors."""
+    """A model that turns text into vectors. Vectors may be compared if the `digest` is equal."""
 
     @property
     def digest(self) -> str: ...
@@ -140,7 +138,7 @@ class Embedder(Protocol):
 
 
 class Scope(Protocol):
-    """Notes by id, without an order of their own. Every id that is asked for is one of `ids`.
+    """Notes by id, without an order of their own. Every id passed to a method is one of `ids`.
 
     `counts` are the terms of a note's text and how often each is in it (`words.count_terms`); a
     store keeps them, since they never change. `vectors` has one for each window of the text, none
@@ -160,7 +158,7 @@ class Scope(Protocol):
 
 
 class ListScope:
-    """Notes held in memory, with what an embedder made of each, if there was one."""
+    """Notes held in memory, with their vectors if an embedder made any."""
 
     def __init__(
         self,
@@ -194,12 +192,15 @@ class ListScope:
         return None if found is None else found.tokens
 
     def only(self, ids: Iterable[str]) -> ListScope:
-        """The same notes, as far as they are among these."""
+        """Return a scope of those notes whose ids are among `ids`."""
         kept = {id: self._notes[id] for id in ids if id in self._notes}
         return ListScope(kept, embedded=self._embedded, counts=self._counts)
 
     def changed(self, change: Callable[[NoteFields], NoteFields]) -> ListScope:
-        """The same notes with other fields. Their texts, and so their vectors, stay."""
+        """Return a scope of the same notes with other fields.
+
+        Their text must stay, since vectors do.
+        """
         notes = {id: change(note) for id, note in self._notes.items()}
         return ListScope(notes, embedded=self._embedded, counts=self._counts)
 

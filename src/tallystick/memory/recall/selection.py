@@ -1,4 +1,4 @@
-"""Selection: which notes a reader sees as of a place and a moment."""
+"""Select the notes that a reader sees as of a position in the log and a moment in time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tallystick.memory.store.records import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Which notes are meant. What is left out means all; of `tags` one is enough.
+    """Conditions on notes. An omitted one lets all pass; of `tags`, one is enough.
 
-    `after` and `before` are of `created_at`: from the first, up to and without the second. With
-    `current`, notes of which something else is known to be so by now are left out.
+    `after` and `before` limit `created_at`: from `after` on, and earlier than `before`. With
+    `current`, only notes pass that are valid at the moment of the recall.
     """
 
     memory_types: frozenset[MemoryType] = frozenset()
@@ -49,9 +49,9 @@ EVERYTHING = Filters(current=False, quarantined=True, archived=True, deleted=Tru
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """A note as it stood: what it says, what was thought of it, and what had happened to it.
+    """A note as of one position: its content, its state, and counts of its sightings and recalls.
 
-    `content_hash` is the salted digest by which the log binds the text, at place `content_seq`.
+    `content_hash` is the salted digest by which the log binds the text, at position `content_seq`.
     """
 
     note: Note
@@ -67,7 +67,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Row:
-    """A note as it stood. What it says is decoded when it is asked for: most are only counted."""
+    """A note as of one position.
+
+    Its content is decoded on first use: most rows are only counted.
+    """
 
     number: int
     id: str
@@ -80,6 +83,7 @@ class Row:
 
     @property
     def note(self) -> Note:
+        """The content of the note."""
         if self._note is None:
             record = decode_memory_record(self._body)
             assert isinstance(record, NoteRemembered | NoteRedacted)
@@ -88,7 +92,8 @@ class Row:
 
     @property
     def content_hash(self) -> str:
-        return _bound(self._header).body_sha256
+        """The salted digest by which the log binds the content."""
+        return _decode_digest(self._header).body_sha256
 
 
 _COLUMNS = (
@@ -106,11 +111,11 @@ _BATCH = 1_000
 _STATES = {state.value: state for state in ConsolidationState}
 
 
-class _Bound(msgspec.Struct):
+class _HeaderDigest(msgspec.Struct):
     body_sha256: str
 
 
-_bound = msgspec.json.Decoder(_Bound).decode
+_decode_digest = msgspec.json.Decoder(_HeaderDigest).decode
 
 
 def select_notes(
@@ -123,7 +128,11 @@ def select_notes(
     id: str | None = None,
     among: Collection[int] | None = None,
 ) -> list[Row]:
-    """The rows of notes that stood at `seq`, by number. `reader` None sees everything."""
+    """Return the notes that a reader sees as of position `seq` and time `at`, by number.
+
+    `reader` None is the owner, who sees every note. `id` and `among` limit the notes that are read,
+    by id or by number.
+    """
     where, given = _where(reader, filters, seq, at)
     if id is not None:
         where, given = f"{where} AND note.id = :id", {**given, "id": id}
@@ -132,9 +141,9 @@ def select_notes(
         f"WHERE {where}"
     )
     if among is None:
-        return [_read(row) for row in db.execute(f"{select} ORDER BY note.number", given)]
+        return [_row_of(row) for row in db.execute(f"{select} ORDER BY note.number", given)]
     some = in_batches(db, f"{select} AND note.number", among, given, order="note.number")
-    return [_read(row) for row in some]
+    return [_row_of(row) for row in some]
 
 
 def scope_numbers(
@@ -146,7 +155,10 @@ def scope_numbers(
     at: int,
     limit: int | None = None,
 ) -> list[int]:
-    """The numbers of the notes that `select_notes` gives, or of the first that are found."""
+    """Return the numbers of the notes that `select_notes` returns, in no order.
+
+    With `limit`, return at most that number of them.
+    """
     where, given = _where(reader, filters, seq, at)
     rows = db.execute(
         f"SELECT note.number FROM note JOIN state USING (number) WHERE {where} LIMIT :limit",
@@ -165,7 +177,7 @@ def _where(
 
 
 def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
-    """What a row must be."""
+    """Return the SQL conditions of the filters, and the values that they name."""
     where = ["state.seq_from <= :seq", ":seq < state.seq_to"]
     values: dict[str, object] = {}
     for condition, asked in (
@@ -182,9 +194,9 @@ def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
             where.append(condition)
     for column, chosen in (("memory_type", filters.memory_types), ("scope", filters.scopes)):
         if chosen:
-            where.append(f"{column} IN ({_named(values, column, sorted(chosen))})")
+            where.append(f"{column} IN ({_bind_names(values, column, sorted(chosen))})")
     if filters.tags:
-        names = _named(values, "tag", sorted(filters.tags))
+        names = _bind_names(values, "tag", sorted(filters.tags))
         where.append(
             f"EXISTS (SELECT 1 FROM tag WHERE tag.number = note.number AND tag IN ({names}))"
         )
@@ -203,13 +215,13 @@ def _conditions(filters: Filters) -> tuple[list[str], dict[str, object]]:
     return where, values
 
 
-def _named(values: dict[str, object], name: str, chosen: list[str]) -> str:
+def _bind_names(values: dict[str, object], name: str, chosen: list[str]) -> str:
     keys = [f"{name}{number}" for number in range(len(chosen))]
     values.update(zip(keys, map(str, chosen), strict=True))
     return ", ".join(f":{key}" for key in keys)
 
 
-def _read(row: tuple[Any, ...]) -> Row:
+def _row_of(row: tuple[Any, ...]) -> Row:
     number, id, body_seq, seq_from, body, header, *state = row
     importance, valid_to, expires_at, deleted_at, became, quarantine = state
     return Row(
@@ -230,7 +242,8 @@ def _read(row: tuple[Any, ...]) -> Row:
     )
 
 
-def seen_at(db: sqlite3.Connection, row: Row, seq: int) -> Seen:
+def read_details(db: sqlite3.Connection, row: Row, seq: int) -> Seen:
+    """Return a note with its sightings and recalls up to a position."""
     (sightings,) = db.execute(
         "SELECT count(*) FROM sighting WHERE number = ? AND seq <= ?", (row.number, seq)
     ).fetchone()
@@ -258,16 +271,22 @@ def in_batches(
     *,
     order: str = "",
 ) -> Iterator[tuple[Any, ...]]:
-    """Rows of some notes. `select` ends with the column that their numbers are looked for in."""
+    """Yield the rows of some notes, batch after batch of ascending numbers.
+
+    `select` ends with the name of the column that has the number; it gets an `IN (...)` appended.
+    `order` holds within one batch only: start it with the number to order all rows.
+    """
     wanted = sorted(set(numbers))
     for at in range(0, len(wanted), _BATCH):
-        # Whole numbers, written as such: there is a limit to how many values can be bound.
+        # The numbers are written into the statement, since SQLite limits how many values can be
+        # bound. `int` makes sure that they are numbers.
         listed = ",".join(map(str, map(int, wanted[at : at + _BATCH])))
         ordered = f" ORDER BY {order}" if order else ""
         yield from db.execute(f"{select} IN ({listed}){ordered}", given or {})
 
 
 def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:
+    """Return the ids of notes that existed at a position and were erased or redacted after it."""
     rows = db.execute(
         "SELECT number, id FROM erased WHERE number <= :seq AND :seq < seq UNION ALL "
         "SELECT number, id FROM note WHERE number <= :seq AND :seq < redacted ORDER BY 1",
@@ -277,6 +296,7 @@ def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:
 
 
 def check_filters(filters: Filters) -> None:
+    """Raise `NoteInvalid` if a time or `min_importance` is out of its range."""
     for name in ("after", "before"):
         check_time(name, getattr(filters, name))
     low = filters.min_importance

@@ -14,79 +14,83 @@ from tallystick.memory.recall.rank import QUERY_CHARS_MAX, ParsedQuery, ask, com
 from tallystick.memory.recall.scope import Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.selection import Filters, in_batches, scope_numbers
 from tallystick.memory.recall.words import Bm25, Statistics, count_statistics, words
-from tallystick.memory.store.projection import OPEN, spelled, unspelled
+from tallystick.memory.store.projection import OPEN, decode_terms, encode_term
 from tallystick.memory.store.records import NoteRedacted, NoteRemembered, decode_memory_record
 from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at, vectors_of
 
-# The short list: candidates out of a scope that is too large to rank note by note.
+# How a short list is made.
 #
-# Two lists make it, and each follows from the notes of the scope alone: the best by the words of
-# the query, and the nearest by one bit for each component of their vectors. Together they are
-# ranked as a scope of their own, with the statistics of the whole. What is the same as for the
+# It has two parts, and each follows from the notes of the scope alone: the best by the words of the
+# query, and the nearest by one bit for each component of their vectors. Together they are ranked as
+# a scope of their own, with the statistics of the whole. Two things are as in a ranking of the
 # whole: every lane's value for a note of the list, and the floor above which notes lend to their
-# neighbours. What is not: a note that is on neither list is not found, even if its neighbours are
+# neighbours. One thing is not: a note in neither part is not found, even if its neighbours are
 # good.
 #
-# Rule 1: of equally good notes, those with the smaller ids are taken. So it does not matter how the
-# lists are made: by an index that has followed the log for days (`index`), or by reading the
-# file for this one query.
-# Rule 2: what is figured here is named by `RULES`, which stands in receipts. Whoever changes what
-# comes out, by another limit too, changes the name.
+# Rule 1: of equally good notes, those with the smaller ids are taken. So the source does not
+# matter: an index that has followed the log for days (`index`), or the file, read for this one
+# query.
+# Rule 2: `RULES` names these computations, and is in receipts. Change the name with any change of
+# results, also by another limit.
 
 
 RULES = "words-codes-2"
-# Scopes of more notes than this have a short list. Others are ranked note by note.
+# A scope of more notes has a short list. A smaller one is ranked note by note.
 LARGE = 2_000
-# Of each list. A code is coarse: among fewer than 300 some of the nearest ten are missed.
+# Notes of each part. A code is coarse: with fewer than 300, some of the nearest ten are missed.
 CANDIDATES = 300
-# The guard: among more notes than this, terms that more than this share of them have are not looked
-# for, unless the query has no others. Reading them costs most and tells least.
+# The guard: among more notes than this, a term that more than this share of them has is not looked
+# for, unless the query has no other. Such terms take the longest to read and tell the least.
 GUARDED_NOTES = 50_000
 GUARDED_SHARE = 0.02
-# Scores are compared to so many parts of one: their last bits differ between machines.
+# Scores are compared as multiples of a billionth: their last bits differ between machines.
 PARTS = 1e9
 
 Number = TypeVar("Number")
 
 
-class Whole(Protocol):
+class NumberedScope(Protocol):
     """A scope of very many notes, by their numbers, as the short list asks about it."""
 
     @property
     def notes(self) -> int: ...
 
     def authors(self, said: frozenset[str]) -> Iterable[str]:
-        """The authors of its notes, at least those whose names have one of these words."""
+        """Return authors of its notes, at least those whose names have one of these words."""
         ...
 
     def best(
         self, asked: Sequence[str], *, count: int, bm25: Bm25
     ) -> tuple[Sequence[int], Statistics]:
-        """The notes with the best sums of `term_scores`, and the statistics of the scope."""
+        """Return the notes with the best sums of `term_scores`, and the statistics of the scope."""
         ...
 
     def near(self, vector: bytes, *, count: int) -> Sequence[int]:
-        """The notes of the vectors that differ in sign in the fewest components."""
+        """Return the notes of the vectors that differ in sign in the fewest components."""
         ...
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> Sequence[Mapping[str, int]]:
-        """For each note how often it has each term asked, and its other terms as the term ``."""
+        """Return for each note how often it has each term of `asked`.
+
+        The rest is under the empty term.
+        """
         ...
 
     def fields(self, numbers: Sequence[int]) -> Sequence[tuple[str, NoteFields]]:
-        """The id of each note, and what ranking reads of it but for its text and relations."""
+        """Return the id of each note, and what ranking reads of it except text and relations."""
         ...
 
     def within(self, numbers: Collection[int]) -> Collection[int]:
-        """Those of some notes that are of this scope."""
+        """Return those of some notes that are in this scope."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortlist:
-    """The notes to rank, how often each has the terms, and what to rank them with.
+    """The notes to rank, how often each has the terms, and the data to rank them with.
 
-    `statistics` are of the whole scope, and `asked` is the query as its authors make it out.
+    `statistics` are of the whole scope. `asked` is the query as parsed with the authors of the
+    scope.
     """
 
     numbers: tuple[int, ...]
@@ -94,8 +98,8 @@ class Shortlist:
     statistics: Statistics
     asked: ParsedQuery
 
-    def with_more(self, numbers: Collection[int], whole: Whole) -> Shortlist:
-        """The same list with further notes of the same scope."""
+    def with_more(self, numbers: Collection[int], whole: NumberedScope) -> Shortlist:
+        """Return the same list with further notes, as far as they are in the scope."""
         more = sorted(set(whole.within(numbers)) - self.counts.keys())
         counted = dict(zip(more, whole.counts(more, self.asked.terms), strict=True))
         return Shortlist(
@@ -107,10 +111,10 @@ class Shortlist:
 
 
 def shortlist(
-    query: str, whole: Whole, *, profile: Profile, embedder: Embedder | None
+    query: str, whole: NumberedScope, *, profile: Profile, embedder: Embedder | None
 ) -> Shortlist:
-    """The candidates for a query. `embedder` is None where there are no vectors to compare."""
-    asked = _asked(query, whole)
+    """Return the candidates for a query. `embedder` is None if there are no vectors to compare."""
+    asked = _parse_query(query, whole)
     by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
     # Scores by words are exact: beside vectors, half as many are enough.
     count = -(-CANDIDATES // 2) if by_vectors and embedder is not None else CANDIDATES
@@ -130,9 +134,9 @@ def shortlist(
     )
 
 
-def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
-    """All notes of a scope, which are `numbers`."""
-    asked = _asked(query, whole)
+def full_list(query: str, whole: NumberedScope, numbers: Sequence[int]) -> Shortlist:
+    """Return a list of all notes of a scope, which are `numbers`."""
+    asked = _parse_query(query, whole)
     counts = whole.counts(numbers, asked.terms)
     return Shortlist(
         numbers=tuple(numbers),
@@ -142,36 +146,39 @@ def full_list(query: str, whole: Whole, numbers: Sequence[int]) -> Shortlist:
     )
 
 
-def _asked(query: str, whole: Whole) -> ParsedQuery:
+def _parse_query(query: str, whole: NumberedScope) -> ParsedQuery:
     text = query[:QUERY_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
     return ask(query, authors=whole.authors(frozenset(words(text))))
 
 
-def guarded(asked: Sequence[str], statistics: Statistics) -> list[str]:
-    """The terms to look for: those that a note has, and that do not have too many."""
+def rare_terms(asked: Sequence[str], statistics: Statistics) -> list[str]:
+    """Return the terms to look for: those that a note has, and in a large scope only rare ones.
+
+    If none of them is rare, return the least common one.
+    """
     known = [term for term in asked if statistics.frequency[term]]
     if statistics.notes <= GUARDED_NOTES:
         return known
     many = GUARDED_SHARE * statistics.notes
     rare = [term for term in known if statistics.frequency[term] <= many]
-    # A query of common words only is answered by the least common of them.
+    # For a query of common words only, take the least common of them.
     return rare or sorted(known, key=lambda term: (statistics.frequency[term], term))[:1]
 
 
 def term_scores(
     often: Number, length: Number, *, rarity: float, usual: float, bm25: Bm25
 ) -> Number:
-    """What a term adds to the score of a note that has it so often among so many terms.
+    """Return what a term adds to the score of a note that has it `often` among `length` terms.
 
-    For numbers and for arrays of them: the same operations in the same order, so the same bits.
+    Numbers and arrays go through the same operations in the same order, so the bits are the same.
     """
     longer = length / usual  # type: ignore[operator]
     held = bm25.saturation * (1 - bm25.length + bm25.length * longer)
     return rarity * (often * (bm25.saturation + 1) / (often + held))  # type: ignore[operator, return-value]
 
 
-class Once:
-    """An embedder that is asked once for each text, however often the text is needed."""
+class CachingEmbedder:
+    """An embedder that asks another one once for each text, however often the text is needed."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -182,26 +189,27 @@ class Once:
         return self._embedder.digest
 
     def embed(self, text: str) -> Embedded:
+        """Return the vectors of a text, computed the first time only."""
         if text not in self._made:
             self._made[text] = self._embedder.embed(text)
         return self._made[text]
 
 
-_once_is_a_embedder: type[Embedder] = Once
+_caching_embedder_is_an_embedder: type[Embedder] = CachingEmbedder
 
 
-# A scan: the lists of a short list, read from the file for one query.
+# A scan: the parts of a short list, read from the file for one query.
 #
-# For whoever has no standing index: a command that ends with its answer, somebody who checks a
-# receipt, or a machine without the extra `memory`. It reads every note of the scope once, which for
-# a million takes seconds, and comes to what the index comes to. Which notes have a word is asked of
-# the full-text index, and nothing else is: its own statistics are of everything it holds, and
-# change with every later note. Every word is spelled in letters and digits and quoted: a query
-# cannot be read as anything but words.
+# It is for a process without a standing index: a command that ends with its answer, the check of a
+# receipt, or a machine without the extra `memory`. It reads every note of the scope once, which
+# takes seconds for a million, and gives the same result as the index. The full-text index answers
+# only which notes have a word: its own statistics are of all its notes, and change with every later
+# one. Every word is encoded in letters and digits and quoted: no word of a query can be read as an
+# operator.
 
 
 class Scan:
-    """The notes that a reader sees as of a place and a moment, in one state of the file."""
+    """The notes that a reader sees as of a position and a moment, in one state of the file."""
 
     def __init__(
         self, db: sqlite3.Connection, *, reader: str | None, filters: Filters, seq: int, at: int
@@ -223,11 +231,11 @@ class Scan:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers of all of them."""
+        """The numbers of all notes of the scope."""
         return list(self._lengths)
 
     def authors(self, said: frozenset[str]) -> list[str]:
-        """All of them, whatever was said."""
+        """Return all authors of the scope, whatever the words are."""
         found = self._db.execute("SELECT number, author FROM note WHERE author IS NOT NULL")
         return sorted({author for number, author in found if number in self._lengths})
 
@@ -241,7 +249,7 @@ class Scan:
             terms=sum(self._lengths.values()),
             frequency={term: len(found) for term, found in having.items()},
         )
-        looked_for = guarded(asked, statistics)
+        looked_for = rare_terms(asked, statistics)
         some = sorted({number for term in looked_for for number in having[term]})
         scores = [
             self._score(number, counts, looked_for, statistics, bm25)
@@ -269,15 +277,15 @@ class Scan:
             last = heapq.nsmallest(count, (far for far, _ in found))[-1]
             equal = [number for far, number in found if far == last]
             nearer = [number for far, number in found if far < last]
-            # A note may be there by several of its windows, and each of them counts.
+            # A note may be in the list by several of its windows, and each of them counts.
             ids = self._ids(equal)
             equal.sort(key=ids.__getitem__)
             return sorted({*nearer, *equal[: count - len(nearer)]})
         return sorted({number for _, number in found})
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
-        told = dict(in_batches(self._db, "SELECT number, terms FROM told WHERE number", numbers))
-        return [_counted(told.get(number, ""), asked) for number in numbers]
+        encoded = dict(in_batches(self._db, "SELECT number, terms FROM told WHERE number", numbers))
+        return [_count_terms(encoded.get(number, ""), asked) for number in numbers]
 
     def fields(self, numbers: Sequence[int]) -> list[tuple[str, NoteFields]]:
         select = (
@@ -340,15 +348,15 @@ class Scan:
 
 
 def notes_having(db: sqlite3.Connection, term: str) -> Iterator[int]:
-    """The numbers of the notes of a store that have a term, as `terms.terms` makes them."""
-    # Quoted: nothing of a word is an operator.
-    asked = (f'"{spelled(term)}"',)
+    """Yield the numbers of all notes of a store that have a term, as `words.terms` makes terms."""
+    # Quoted and encoded: nothing in a word is an operator.
+    asked = (f'"{encode_term(term)}"',)
     for (number,) in db.execute("SELECT rowid FROM words WHERE words MATCH ?", asked):
         yield number
 
 
 class _Signs:
-    """Codes as whole numbers: of each component one bit, which says whether it is above zero."""
+    """Codes as whole numbers: one bit for each component, set if the component is above 0."""
 
     def __init__(self, dimensions: int) -> None:
         self._size = 2 * dimensions
@@ -356,42 +364,49 @@ class _Signs:
         self._high = int.from_bytes(b"\x00\x80" * dimensions, "little")
 
     def of(self, vector: bytes) -> int | None:
-        """The code of a vector in fixed point, None if it has another length."""
+        """Return the code of a vector in fixed point, or None if it has another length."""
         if len(vector) != self._size:
             return None
         whole = int.from_bytes(vector, "little")
-        # In each component: adding the most there is reaches the sign only from above zero.
+        # In each component, adding the largest value sets the sign bit only if the component is
+        # above zero.
         return ((whole & self._low) + self._low) & ~whole & self._high
 
 
-def _counted(told: str, asked: Sequence[str]) -> dict[str, int]:
-    found = unspelled(told)
+def _count_terms(encoded: str, asked: Sequence[str]) -> dict[str, int]:
+    found = decode_terms(encoded)
     counts = Counter(found)
     kept = {term: counts[term] for term in asked if term in counts}
     kept[""] = len(found) - sum(kept.values())
     return kept
 
 
-_scan_is_a_whole: type[Whole] = Scan
+_scan_is_a_numbered_scope: type[NumberedScope] = Scan
 
 
 # Candidates: the notes of a short list, as ranking reads them.
 #
-# What a note says is not read: its terms were counted already. Vectors are read for all of them,
-# and vectors of tokens for those that ranking asks about.
+# Texts are not read: their terms were counted already. Vectors are read for all candidates, and
+# vectors of tokens only for those that ranking asks for.
 
 
-# Counts tokens, and is called by the name that the receipt says.
+# Counts the tokens of a text. The receipt has the tokenizer's name.
 Count = Callable[[str], int]
-_TIED_STEPS = 2
-_TIED_MAX = 1_000
+_RELATED_STEPS = 2
+_RELATED_MAX = 1_000
 
 
 class Candidates:
-    """The notes of a short list as of a place. Vectors are read from one state of the file."""
+    """The notes of a short list as of a position. Vectors are read from one state of the file."""
 
     def __init__(
-        self, db: sqlite3.Connection, listed: Shortlist, whole: Whole, *, seq: int, vectors: bool
+        self,
+        db: sqlite3.Connection,
+        listed: Shortlist,
+        whole: NumberedScope,
+        *,
+        seq: int,
+        vectors: bool,
     ) -> None:
         self._db = db
         self._seq = seq
@@ -402,9 +417,9 @@ class Candidates:
         self._numbers = dict(zip(ids, listed.numbers, strict=True))
         self._vectors = vectors_of(db, seq, listed.numbers) if vectors else {}
 
-    def tie(self) -> None:
-        """Read which notes they are tied to, which only some profiles ask for."""
-        related = _related(self._db, self._numbers.values(), self._seq)
+    def read_relations(self) -> None:
+        """Read the relations of the notes, which only some profiles need."""
+        related = _relations_of(self._db, self._numbers.values(), self._seq)
         for id, number in self._numbers.items():
             if number in related:
                 self._fields[id] = replace(self._fields[id], related=related[number])
@@ -414,6 +429,7 @@ class Candidates:
         return tuple(self._fields)
 
     def number(self, id: str) -> int:
+        """Return the number of a note."""
         return self._numbers[id]
 
     def fields(self, id: str) -> NoteFields:
@@ -429,10 +445,13 @@ class Candidates:
         return tokens_at(self._db, self._seq, self._numbers[id])
 
 
-def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
-    """The notes that relations lead to from some others, in either direction, by two steps."""
+def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
+    """Return the notes that relations lead to from some others, in either direction, in two steps.
+
+    At most 1,000 are added in each step: those with the smallest numbers.
+    """
     reached, edge = set(numbers), list(numbers)
-    for _ in range(_TIED_STEPS):
+    for _ in range(_RELATED_STEPS):
         found = {
             number
             for select in (
@@ -443,8 +462,8 @@ def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[
             )
             for (number,) in in_batches(db, select, edge)
         }
-        # The earliest ones, where there are too many to rank.
-        edge = sorted(found - reached)[:_TIED_MAX]
+        # If there are too many to rank, the earliest ones.
+        edge = sorted(found - reached)[:_RELATED_MAX]
         reached.update(edge)
     return reached - set(numbers)
 
@@ -452,7 +471,7 @@ def tied_to(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[
 def content_tokens(
     db: sqlite3.Connection, numbers: Collection[int], count: Count
 ) -> Iterator[tuple[int, int]]:
-    """The numbers of some notes, and how many tokens each has."""
+    """Yield the number of each of some notes, and how many tokens its content has."""
     select = (
         "SELECT number, body FROM state JOIN log ON log.seq = body_seq "
         f"WHERE seq_to = {OPEN} AND number"
@@ -463,14 +482,14 @@ def content_tokens(
         yield number, count(record.note.content)
 
 
-def _related(
+def _relations_of(
     db: sqlite3.Connection, numbers: Collection[int], seq: int
 ) -> dict[int, tuple[str, ...]]:
-    tied: dict[int, dict[str, None]] = {}
+    related: dict[int, dict[str, None]] = {}
     select = f"SELECT number, target FROM relation WHERE seq_from <= {seq} AND number"
     for number, target in in_batches(db, select, numbers):
-        tied.setdefault(number, {})[target] = None
-    return {number: tuple(sorted(targets)) for number, targets in tied.items()}
+        related.setdefault(number, {})[target] = None
+    return {number: tuple(sorted(targets)) for number, targets in related.items()}
 
 
 _candidates_is_a_scope: type[Scope] = Candidates

@@ -1,10 +1,11 @@
-"""A view: the notes that one reader sees, as of a place in the log and a moment of the world.
+"""A view: the notes that one reader sees, as of a position in the log and a moment in time.
 
-Two clocks, and both are said: `seq` is what was known, `at` is when it is asked for (what has
-expired, what is so). A view at a place is the same for ever, whatever is appended later. Only
-erasure takes from it, and then it says which notes it no longer has.
+A view has two clocks. `seq` is the position: what was known. `at` is the time that decides what has
+expired and what is valid. A view at a position is always the same, whatever is appended later. Only
+erasure removes notes from it, and then `erased` names them.
 
-A view is the scope that ranking ranks: what a reader may not see has no part in any statistic.
+A view is the scope that ranking ranks: notes that a reader may not see have no part in any
+statistic.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from tallystick.memory.recall.selection import (
     check_filters,
     erased_at,
     in_batches,
-    seen_at,
+    read_details,
     select_notes,
 )
-from tallystick.memory.store.projection import unspelled
+from tallystick.memory.store.projection import decode_terms
 from tallystick.memory.store.records import NoteState
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import model_at, tokens_at, vectors_of
@@ -37,9 +38,11 @@ from tallystick.memory.store.vectors import model_at, tokens_at, vectors_of
 
 @dataclass(frozen=True)
 class View:
-    """Made by `view`. `ids` are in the order in which the notes were remembered.
+    """The notes of one reader, made by `view`.
 
-    `model` is the one whose vectors there were.
+    `ids` are in the order in which they were remembered.
+
+    `model` is the digest of the model whose vectors existed at that position, or None.
     """
 
     seq: int
@@ -60,6 +63,7 @@ class View:
     # -- what ranking reads --------------------------------------------------------------------
 
     def fields(self, id: str) -> NoteFields:
+        """Return what ranking reads of a note."""
         row = self._rows[id]
         note = row.note
         return NoteFields(
@@ -73,40 +77,43 @@ class View:
         )
 
     def counts(self, id: str) -> Mapping[str, int]:
-        return Counter(unspelled(self._terms[self._rows[id].number]))
+        """Return the terms of a note, and how often each is in it."""
+        return Counter(decode_terms(self._terms[self._rows[id].number]))
 
     def vectors(self, id: str) -> tuple[bytes, ...]:
-        """One for each window of the note; none if it had not been embedded by then."""
+        """Return one vector for each window of a note, or none if it was not embedded by then."""
         return self._vectors.get(self._rows[id].number, ())
 
     def tokens(self, id: str) -> bytes | None:
-        """The token vectors of all windows, one after the other."""
+        """Return the token vectors of all windows of a note, one after the other, or None."""
         with self._memory.reading() as db:
             return tokens_at(db, self.seq, self._rows[id].number)
 
     # -- what others read ----------------------------------------------------------------------
 
     def note(self, id: str) -> Note:
+        """Return the content of a note."""
         return self._rows[id].note
 
     def state(self, id: str) -> NoteState:
+        """Return the state of a note."""
         return self._rows[id].state
 
     def content_hash(self, id: str) -> str:
-        """The salted digest by which the log binds what the note says."""
+        """Return the salted digest by which the log binds the content of a note."""
         return self._rows[id].content_hash
 
     def content_seq(self, id: str) -> int:
-        """The place of the entry that has what the note says."""
+        """Return the position of the entry that has the content of a note."""
         return self._rows[id].body_seq
 
     def seen(self, id: str) -> Seen:
-        """Everything there is to know of a note, as of this view."""
+        """Return a note with its state and its counts, as of this view."""
         with self._memory.reading() as db:
-            return seen_at(db, self._rows[id], self.seq)
+            return read_details(db, self._rows[id], self.seq)
 
     def accesses(self) -> dict[str, int]:
-        """How often each note of the view had been recalled."""
+        """Return how often each note of the view had been recalled."""
         with self._memory.reading() as db:
             rows = db.execute(
                 "SELECT number, count(*) FROM access WHERE seq <= ? GROUP BY number", (self.seq,)
@@ -115,7 +122,7 @@ class View:
         return {id: counts.get(self._rows[id].number, 0) for id in self.ids}
 
     def relations(self) -> list[tuple[str, str, str, float]]:
-        """Relations between notes of this view: from, relation, to, weight."""
+        """Return the relations between notes of this view: from, relation, to, weight."""
         ids = {self._rows[id].number: id for id in self.ids}
         with self._memory.reading() as db:
             select = (
@@ -131,36 +138,36 @@ class View:
         ]
 
     def only(self, ids: Iterable[str]) -> View:
-        """The same view of fewer notes, such as the candidates of an index."""
+        """Return the same view of fewer notes, such as the candidates of an index."""
         kept = set(ids)
         rows = {id: self._rows[id] for id in self.ids if id in kept}
         return replace(self, ids=tuple(rows), _rows=rows)
 
     @cached_property
     def erased(self) -> tuple[str, ...]:
-        """Notes that stood here at `seq` and cannot be shown any more.
+        """The ids of notes that existed at `seq` and were erased or redacted since.
 
-        Whether this reader would have seen them went with them.
+        They are of the whole file: which of them this reader saw was erased with them.
         """
         with self._memory.reading() as db:
             return erased_at(db, self.seq)
 
-    # Read when they are first asked for. Entries are never changed, so this may be later than the
-    # view was made; only what is erased meanwhile is missing then.
+    # These are read on first use. Entries never change, so reading later gives the same; only notes
+    # that are erased meanwhile are missing then.
 
     @cached_property
     def _related(self) -> Mapping[str, tuple[str, ...]]:
-        tied: dict[str, dict[str, None]] = {}
+        related: dict[str, dict[str, None]] = {}
         for source, _, target, _ in self.relations():
-            tied.setdefault(source, {})[target] = None
-            tied.setdefault(target, {})[source] = None
-        return {id: tuple(sorted(others)) for id, others in tied.items()}
+            related.setdefault(source, {})[target] = None
+            related.setdefault(target, {})[source] = None
+        return {id: tuple(sorted(others)) for id, others in related.items()}
 
     @cached_property
     def _terms(self) -> Mapping[int, str]:
         with self._memory.reading() as db:
-            told = "SELECT number, terms FROM told WHERE number"
-            found = dict(in_batches(db, told, self._numbers))
+            select = "SELECT number, terms FROM told WHERE number"
+            found = dict(in_batches(db, select, self._numbers))
         return {number: found.get(number, "") for number in self._numbers}
 
     @cached_property
@@ -182,14 +189,15 @@ def view(
     at: int | None = None,
     among: Collection[int] | None = None,
 ) -> View:
-    """What a reader sees. `reader` None is the owner of the file, who sees everything.
+    """Return the view of a reader. `reader` None is the owner of the file, who sees every note.
 
-    `as_of` is a place in the log (`SqliteMemory.seq_at` finds that of a time), `at` a moment in
-    milliseconds: the head and the clock's now, unless they are given. `among` are numbers of
-    notes, such as the candidates of an index: no others are looked at.
+    `as_of` is a position in the log (`SqliteMemory.seq_at` finds that of a time), `at` a time in
+    milliseconds; the defaults are the head and the clock's time. `among` are numbers of notes, such
+    as the candidates of an index: no others are read. Raise `NoteInvalid` for a value that is out
+    of range.
     """
     with memory.reading() as db:
-        seq, moment = checked_look(memory, reader=reader, filters=filters, as_of=as_of, at=at)
+        seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
         found = select_notes(db, reader=reader, filters=filters, seq=seq, at=moment, among=among)
         model = model_at(db, seq)
     rows = {row.id: row for row in found}
@@ -205,7 +213,7 @@ def view(
     )
 
 
-def checked_look(
+def check_viewpoint(
     memory: SqliteMemory,
     *,
     reader: str | None,
@@ -213,7 +221,10 @@ def checked_look(
     as_of: int | None,
     at: int | None,
 ) -> tuple[int, int]:
-    """The place and the moment to look from. Raises `NoteInvalid` for what is none."""
+    """Return the position and the time of a view.
+
+    Raise `NoteInvalid` if an argument is out of range.
+    """
     check_filters(filters)
     if reader is not None:
         check_agent(reader, field="reader")
@@ -221,13 +232,19 @@ def checked_look(
     return memory.resolve(as_of), memory.clock() if at is None else at
 
 
-def look(memory: SqliteMemory, id: str, *, reader: str | None, as_of: int | None = None) -> Seen:
-    """One note as it stood, whatever became of it. Raises `NoteNotFound` or `NoteErased`."""
+def find_note(
+    memory: SqliteMemory, id: str, *, reader: str | None, as_of: int | None = None
+) -> Seen:
+    """Return one note as of a position, whatever its state is: deleted, archived or in quarantine.
+
+    Raise `NoteErased` to the owner of the file if it was erased since. Raise `NoteNotFound` if
+    there is no such note, or none that the reader may see.
+    """
     with memory.reading() as db:
         seq = memory.resolve(as_of)
         found = select_notes(db, reader=reader, filters=EVERYTHING, seq=seq, at=0, id=id)
         if found:
-            return seen_at(db, found[0], seq)
+            return read_details(db, found[0], seq)
         row = db.execute("SELECT number, seq FROM erased WHERE id = ?", (id,)).fetchone()
         if row is None:
             row = db.execute(

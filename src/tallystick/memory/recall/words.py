@@ -1,4 +1,4 @@
-"""Words as ranking counts them: stems, terms, tokens, and BM25 over any set of notes."""
+"""The words of a text as ranking counts them: stems, terms, tokens, and BM25 over any notes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 # Stems: English words without their endings, by the algorithm that Martin Porter gave in 1980.
 #
-# `m` counts how often a run of vowels is followed by a run of consonants; most endings go only if
-# what is left has enough of these. Words that are not plain ASCII letters pass unchanged.
+# Its measure m counts how often a run of vowels is followed by a run of consonants; most endings
+# are removed only if the rest has a measure above a minimum. Other words than plain ASCII letters
+# pass unchanged.
 
 
 _CHARS_MIN = 3
@@ -26,7 +27,7 @@ _MEASURE_1 = re.compile(f"^({_CONSONANTS})?{_VOWELS}{_CONSONANTS}")
 _MEASURE_IS_1 = re.compile(f"^({_CONSONANTS})?{_VOWELS}{_CONSONANTS}({_VOWELS})?$")
 _MEASURE_2 = re.compile(f"^({_CONSONANTS})?({_VOWELS}{_CONSONANTS}){{2}}")
 _HAS_VOWEL = re.compile(f"^({_CONSONANTS})?{_VOWEL}")
-# Ends consonant, vowel, consonant, the last of which is not w, x or y: `hop`, not `how`.
+# The rest ends with consonant, vowel, consonant, and the last is not w, x or y: `hop`, not `how`.
 _SHORT = re.compile(f"^{_CONSONANTS}{_VOWEL}[^aeiouwxy]$")
 
 _SECOND = {
@@ -55,29 +56,33 @@ _FOURTH_ENDING = _longest_first(_FOURTH)
 
 
 def stem(word: str) -> str:
-    """The stem of a word in small letters. A stem need not be a word."""
+    """Return the stem of a word in small letters, by Porter's algorithm. A stem need not be a word.
+
+    A word of fewer than 3 letters, or with anything but a to z, comes back unchanged.
+    """
     if len(word) < _CHARS_MIN or _LETTERS.fullmatch(word) is None:
         return word
-    # At the beginning of a word, y is a consonant; a capital is neither for the patterns.
+    # At the beginning of a word, y is a consonant. The patterns take a small y as a vowel too, but
+    # never a capital one.
     first_y = word.startswith("y")
     if first_y:
         word = "Y" + word[1:]
-    word = _past(_plural(word))
+    word = _strip_past_tense(_strip_plural(word))
     if word.endswith("y") and _HAS_VOWEL.match(word[:-1]):
         word = word[:-1] + "i"
-    word = _replaced(word, _SECOND_ENDING, _SECOND)
-    word = _replaced(word, _THIRD_ENDING, _THIRD)
-    word = _last(_dropped(word))
+    word = _replace_suffix(word, _SECOND_ENDING, _SECOND)
+    word = _replace_suffix(word, _THIRD_ENDING, _THIRD)
+    word = _strip_final_letters(_drop_suffix(word))
     return "y" + word[1:] if first_y else word
 
 
-def _plural(word: str) -> str:
+def _strip_plural(word: str) -> str:
     if word.endswith(("sses", "ies")):
         return word[:-2]
     return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
 
 
-def _past(word: str) -> str:
+def _strip_past_tense(word: str) -> str:
     if word.endswith("eed"):
         return word[:-1] if _MEASURE_1.match(word[:-3]) else word
     root = word[:-2] if word.endswith("ed") else word[:-3] if word.endswith("ing") else ""
@@ -90,21 +95,21 @@ def _past(word: str) -> str:
     return root + "e" if _SHORT.match(root) else root
 
 
-def _replaced(word: str, pattern: re.Pattern[str], endings: dict[str, str]) -> str:
+def _replace_suffix(word: str, pattern: re.Pattern[str], endings: dict[str, str]) -> str:
     found = pattern.match(word)
     if found is None or not _MEASURE_1.match(found[1]):
         return word
     return found[1] + endings[found[2]]
 
 
-def _dropped(word: str) -> str:
+def _drop_suffix(word: str) -> str:
     found = _FOURTH_ENDING.match(word)
     if found is None or not _MEASURE_2.match(found[1]):
         return word
     return word if found[2] == "ion" and found[1][-1] not in "st" else found[1]
 
 
-def _last(word: str) -> str:
+def _strip_final_letters(word: str) -> str:
     if word.endswith("e"):
         root = word[:-1]
         if _MEASURE_2.match(root) or (_MEASURE_IS_1.match(root) and not _SHORT.match(root)):
@@ -114,16 +119,15 @@ def _last(word: str) -> str:
 
 # Terms: the words of a text as ranking counts them.
 #
-# A text is only text: quotes, operators and control characters are not words, and nothing of a
-# query is ever read as an instruction. Words are runs of letters, digits and marks, in small
-# letters, of the text in its compatible composed form (NFKC); `’s` at the end is left off; a stop
-# word says nothing; the others are stemmed. Scripts written without spaces give pairs of
-# characters. Whoever changes what comes out here gives it another VERSION: profiles name it, and
-# old receipts are checked by it.
+# A text is only text: quotes, operators and control characters are not words, and nothing in a
+# query is ever read as an instruction. Words are runs of letters and digits, in small letters, of
+# the text in its compatible composed form (NFKC); `’s` at the end is left off; stop words are left
+# out; the others are stemmed. Scripts written without spaces give pairs of characters. Any change
+# of these results needs another VERSION: profiles name it, and old receipts are checked by it.
 
 
 VERSION = "nfkc-words-porter-1"
-# A query or note longer than this is read as far as this. Notes are cut into windows before.
+# A longer query or note is read up to here. Notes are cut into windows before.
 CHARS_MAX = 100_000
 
 _TERM_CHARS_MAX = 64
@@ -133,7 +137,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _UNSPACED = re.compile(
     "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]+"
 )
-# Articles, pronouns, prepositions, auxiliaries and the words that questions are made of.
+# Articles, pronouns, prepositions, auxiliaries and question words.
 STOP = frozenset(
     _WORD.findall(
         "a about after again all also am an and any are aren't as at be because been before "
@@ -150,7 +154,11 @@ STOP = frozenset(
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, in small letters, stop words too."""
+    """Return the words of a text in order, case folded, stop words too.
+
+    Read at most `CHARS_MAX` characters, and cut each word at 64. A run of a script without spaces
+    gives its pairs of neighbouring characters.
+    """
     plain = unicodedata.normalize("NFKC", text[:CHARS_MAX]).casefold().replace("’", "'")
     found: list[str] = []
     for word in _WORD.findall(plain):
@@ -163,16 +171,16 @@ def words(text: str) -> list[str]:
 
 
 def terms(text: str) -> list[str]:
-    """What ranking counts of a text: its words without stop words, each as its stem."""
+    """Return the terms of a text, as ranking counts them: the stem of each word but stop words."""
     return [_stem(word) for word in words(text) if word not in STOP]
 
 
-# Pure, and the same few thousand words come again and again.
+# Cached, because the same few thousand words come again and again.
 _stem = functools.lru_cache(maxsize=65_536)(stem)
 
 
 def _pairs(word: str) -> list[str]:
-    """Every two neighbours of a run without spaces; what stands beside the run is a word."""
+    """Return every two neighbours of a run without spaces, and what is beside the run as a word."""
     found: list[str] = []
     end = 0
     for run in _UNSPACED.finditer(word):
@@ -188,21 +196,24 @@ def _pairs(word: str) -> list[str]:
 
 # BM25, exact over any set of notes: number, frequencies and lengths are that set's own.
 #
-# A full-text index keeps these figures for everything it holds, so what it answers for a part, or
-# for an earlier time, changes with every later note. Here they are counted when they are asked for.
+# A full-text index keeps these figures for all its notes, so its answer for a part, or for an
+# earlier time, changes with every later note. Here they are counted at each query.
 #
-# The score is given as a share of the best there could be: 1 is a note that is nothing but the
-# words that were asked. So scores of different queries and sets can be compared and added to
-# others.
+# The score is a share of the best possible one: 1 is a note of nothing but the words of the query.
+# So scores of different queries and sets can be compared, and added to those of other lanes.
 
 
-# More different terms than this are not a question. The first ones count.
+# More different terms than this are not a question. Only the first ones count.
 _ASKED_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bm25:
-    """How soon a repeated word stops counting, and how much a long note is held back."""
+    """The parameters of BM25: `saturation` is its k1, `length` its b.
+
+    With a lower `saturation`, repeated words stop counting sooner. With a higher `length`, long
+    notes lose more.
+    """
 
     saturation: float = 0.9
     length: float = 0.4
@@ -210,36 +221,42 @@ class Bm25:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What a set of notes is like: how many, how many terms in all, how many have each term."""
+    """Figures of a set of notes: their number, their terms in all, and how many have each term."""
 
     notes: int
     terms: int
     frequency: Mapping[str, int]
 
     def rarity(self, term: str) -> float:
-        """How much a term says: much if few notes have it, never less than nothing."""
+        """Return the weight of a term: high if few notes have it, and always above 0."""
         having = self.frequency.get(term, 0)
         return math.log(1 + (self.notes - having + 0.5) / (having + 0.5))
 
     @property
     def length(self) -> float:
-        """The usual number of terms of a note."""
+        """The mean number of terms of a note, or 1 if there are no terms."""
         return self.terms / self.notes if self.terms else 1.0
 
 
 def count_terms(text: str) -> dict[str, int]:
-    """The terms of a text, and how often each is in it."""
+    """Return the terms of a text, and how often each is in it."""
     return dict(Counter(terms(text)))
 
 
 def asked_terms(query: str, *, without: frozenset[str] = frozenset()) -> tuple[str, ...]:
-    """The different terms of a query in their order, without some."""
+    """Return the different terms of a query in their order, except those in `without`.
+
+    Only the first 256 are returned.
+    """
     asked = dict.fromkeys(term for term in terms(query) if term not in without)
     return tuple(asked)[:_ASKED_MAX]
 
 
 def count_statistics(asked: Iterable[str], counts: Sequence[Mapping[str, int]]) -> Statistics:
-    """The statistics of a set of notes, as far as a query needs them."""
+    """Count the statistics of a set of notes, as far as a query needs them.
+
+    `asked` are the terms of the query, and `counts` the terms of each note.
+    """
     frequency = {term: sum(term in count for count in counts) for term in asked}
     total = sum(sum(count.values()) for count in counts)
     return Statistics(notes=len(counts), terms=total, frequency=frequency)
@@ -251,9 +268,9 @@ def bm25_scores(
     statistics: Statistics,
     bm25: Bm25,
 ) -> list[float]:
-    """For each note the share, from 0 to 1, of what a note could score for these terms.
+    """Return for each note its share, from 0 to 1, of the best score possible for these terms.
 
-    A term that no note has is not held against any.
+    A term that no note of the set has is ignored, so it lowers no share.
     """
     known = [term for term in asked if statistics.frequency.get(term, 0) > 0]
     rarity = [(term, statistics.rarity(term)) for term in known]
@@ -274,17 +291,17 @@ def bm25_scores(
     return scores
 
 
-# A tokenizer that is always here: words in pieces of at most four letters, and marks.
+# A tokenizer that is always available: words in pieces of at most four letters, and marks.
 #
 # Models differ in how they cut text, and their tables are large. This one needs none, is the same
-# everywhere, and comes near them for English. Receipts count by it and say its name.
+# everywhere, and gives similar counts for English. Receipts have these counts and its name.
 
 
 TOKENIZER = "tallystick-pieces-1"
-# A mark stands alone; a space goes with what follows it, as with most models.
+# A mark is one piece; a space belongs to the piece after it, as with most models.
 _PIECE = re.compile(r"[^\W\d_]{1,4}|\d{1,3}|[^\w\s]|_+|\n+|[^\S\n]{2,}")
 
 
 def count_tokens(text: str) -> int:
-    """How many pieces a text has."""
+    """Return how many pieces a text has, as `TOKENIZER` counts them."""
     return sum(1 for _ in _PIECE.finditer(text))

@@ -1,1 +1,1 @@
-"""Receipts of recalls and of forgetting: issued, kept, and checked by anybody with a key."""
+"""Receipts of recalls and of forgetting: how they are issued, stored, cited and checked."""

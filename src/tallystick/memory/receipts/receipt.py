@@ -1,16 +1,16 @@
-"""Receipts of memory as data: fields, one spelling, chain and signature, and their errors.
+"""Receipts of memory as data: their fields, their one spelling, chain, signature and errors.
 
 A receipt is canonical JSON. It holds the hash of the receipt before it, so receipts of one store
 are a chain; and an HMAC over everything else in it, by a key that it names.
 
 Rule 1: a receipt has one spelling. `read_receipt` refuses any other, so no byte can be changed.
-Rule 2: nothing in a receipt says what a note or a query said. A digest of a short text can be
-guessed by trying texts. So the query's is keyed: HMAC-SHA256 over read_id and query, by a key made
-from the receipt's key. Who has the key can still try; who has only the receipt cannot. A note's
+Rule 2: a receipt has no content of a note or a query. A digest of a short text can be guessed by
+trying texts. So the query's is keyed: HMAC-SHA256 over read_id and query, by a key made from the
+receipt's key. The holder of the key can still try; the holder of the receipt alone cannot. A note's
 digest is the salted one by which the log binds it, and its salt is erased with the note; then
 nobody can try.
 
-Rejected: one salt in each receipt for its query. Whoever holds the receipt would hold the salt.
+Rejected: one salt in each receipt for its query. The holder of the receipt would hold the salt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tallystick.core.errors import Facts, LedgerError, Refused
 from tallystick.core.json_text import canonical, digest
 from tallystick.memory.store.records import ForgetStrategy
 
-# Why a receipt of memory is not believed, sorted as in `tallystick.core.errors`.
+# Errors about receipts of memory, sorted as in `tallystick.core.errors`.
 #
 # LedgerError
 # └── ReceiptError                  a receipt that does not hold
@@ -34,25 +34,25 @@ from tallystick.memory.store.records import ForgetStrategy
 #     ├── HmacInit                      the key cannot be used
 #     ├── HmacMismatch                  not what was signed, or signed with another key
 #     ├── MissingRecord                 a note that it names is not there
-#     ├── NotErased                     a note that it says is gone is there
+#     ├── NotErased                     a note that it calls erased can be read
 #     ├── QueryHashMismatch             it was given for another query
-#     ├── RecallDiffers                 the recall, made again, comes to something else
+#     ├── RecallDiffers                 the recall, repeated, gives another result
 #     ├── ReceiptUnknown                no receipt of that id was given here
 #     ├── ReceiptUnreadable             it is no receipt, or not in its one spelling
-#     ├── RecordContentHashMismatch     a note does not say what it said
+#     ├── RecordContentHashMismatch     a note has another text than it had
 #     └── UnknownKey                    no key of that id is known here
 # Refused
-# └── NotRecalled                   a citation of what this run did not recall
+# └── NotRecalled                   a citation of a note that this run did not recall
 
 
 class ReceiptError(LedgerError):
-    """A receipt that does not hold."""
+    """A receipt does not hold."""
 
     code = "ledger.receipt"
 
 
 class ChainBroken(Facts, ReceiptError):
-    """A receipt stands where another was given."""
+    """A receipt is at a place of its chain where another was given."""
 
     code = "ledger.receipt.chain"
     says = "receipt {number}: {why}"
@@ -62,7 +62,7 @@ class ChainBroken(Facts, ReceiptError):
 
 
 class HmacInit(Facts, ReceiptError):
-    """A key that cannot sign."""
+    """A key cannot sign."""
 
     code = "ledger.receipt.key"
 
@@ -85,7 +85,7 @@ class HmacMismatch(Facts, ReceiptError):
 
 
 class MissingRecord(Facts, ReceiptError):
-    """A note that the receipt names is not in the store, nor erased from it."""
+    """A note that the receipt names is neither in the store nor erased from it."""
 
     code = "ledger.receipt.missing"
 
@@ -118,7 +118,7 @@ class QueryHashMismatch(Facts, ReceiptError):
 
 
 class RecallDiffers(Facts, ReceiptError):
-    """The same recall, made again, comes to something else.
+    """The same recall, repeated, gives another result.
 
     `place` is the first that differs: a field of the receipt, or of a hit, counted from one.
     """
@@ -131,7 +131,7 @@ class RecallDiffers(Facts, ReceiptError):
     now: object
 
     def text(self) -> str:
-        recorded, now = _cut(self.recorded), _cut(self.now)
+        recorded, now = _shorten(self.recorded), _shorten(self.now)
         return f"receipt {self.read_id[:80]}: {self.place} was {recorded} and is {now} now"
 
 
@@ -150,7 +150,7 @@ class ReceiptUnknown(Facts, ReceiptError):
 
 
 class ReceiptUnreadable(Facts, ReceiptError):
-    """Bytes that are no receipt of this version, or not spelled as receipts are."""
+    """The bytes are no receipt of this version, or not spelled as receipts are."""
 
     code = "ledger.receipt.unreadable"
 
@@ -161,7 +161,7 @@ class ReceiptUnreadable(Facts, ReceiptError):
 
 
 class RecordContentHashMismatch(Facts, ReceiptError):
-    """A note's text is not the one that was recalled."""
+    """The text of a note is not the one that was recalled."""
 
     code = "ledger.receipt.content"
 
@@ -183,7 +183,7 @@ class UnknownKey(Facts, ReceiptError):
 
 
 class NotRecalled(Facts, Refused):
-    """A note can be cited only by a run that recalled it."""
+    """The run cites a note that it did not recall."""
 
     code = "refused.not_recalled"
 
@@ -193,17 +193,14 @@ class NotRecalled(Facts, Refused):
         return f"note {self.id[:80]!r} was not recalled here, so it cannot be cited"
 
 
-def _cut(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# Receipts of memory as data: their fields, their one spelling, their chain and their signature.
-
-
 GENESIS = "0" * 64
 KEY_BYTES_MIN = 16
-# A receipt of as many forgotten notes as one request may have takes half of it.
+# A receipt of the most notes that one request can forget takes half of it.
 RECEIPT_BYTES_MAX = 64 << 20
 _QUERY_LABEL = b"tallystick.memory.query.v1"
 _RECEIPT_LABEL = b"tallystick.memory.receipt.v1"
@@ -211,7 +208,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a recall put into a context, and what other ways would have, by one tokenizer."""
+    """Tokens that a recall put into a context, and that other ways would have, by one tokenizer."""
 
     delivered: int
     whole_scope: int
@@ -224,7 +221,7 @@ class Derived(
 ):
     """One hit: the note, its salted digest in the log, its score, and the score of each lane.
 
-    `seq` is the note's place in the log, `prev_hash` the hash of the entry before it.
+    `seq` is the note's position in the log, `prev_hash` the hash of the entry before it.
     """
 
     id: str
@@ -244,11 +241,11 @@ class RecallReceipt(
     tag_field="kind",
     tag="memory.recalled",
 ):
-    """What one recall gave, in the order in which it gave it.
+    """The result of one recall, with its hits in their order.
 
-    `scope` is what was looked through, in the store's own words; `as_of` the place in its log up
-    to which it was looked at. `profile` and `model` are the digests of the ranking's weights and
-    of the embedder; None where none was used. `number` counts the receipts of the chain from
+    `scope` is what was looked through, in the store's own words; `as_of` is the position in its log
+    up to which it was read. `profile` and `model` are the digests of the ranking's weights and of
+    the embedder; `model` is None if none was used. `number` counts the receipts of the chain from
     zero. `ts` is in milliseconds since 1970.
     """
 
@@ -270,7 +267,7 @@ class RecallReceipt(
 
 
 class ForgottenNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One note that was forgotten: the place in the log of what it said, and its salted digest."""
+    """One note that was forgotten: the position of its content in the log, and its digest."""
 
     id: str
     seq: int
@@ -278,7 +275,7 @@ class ForgottenNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class NotForgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One note that was to be forgotten and was not, and why, as the code of an error."""
+    """One note that was to be forgotten and was not; `why` is the code of an error."""
 
     id: str
     why: str
@@ -287,10 +284,10 @@ class NotForgotten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class RunErased(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A run that had to do with forgotten notes, and what became of it.
+    """A run with traces of forgotten notes, and what was done to it.
 
-    `pruned` runs have no bodies any more, `removed` ones are not there at all, `kept` ones still
-    say what they said, and `why` says for what reason.
+    `pruned` runs have no bodies any more, `removed` ones do not exist any more. `kept` ones still
+    have everything, and `why` has the reason.
     """
 
     run: str
@@ -307,12 +304,12 @@ class ForgetReceipt(
     tag_field="kind",
     tag="memory.forgotten",
 ):
-    """What one forgetting did, what it could not do, and what had left the store before.
+    """The result of one forgetting: what was done, what could not be, and earlier exports.
 
     `asked` is how the notes were chosen, without the names that they were chosen by: those may be
-    what is to be forgotten. `entries` are the places of the log whose bytes are gone. `exports` are
-    where notes of these were written to before, by place and name: they are out of reach, so they
-    are named and nothing is claimed. `runs` are the recorded runs that were looked at, None if none
+    what is to be forgotten. `entries` are the positions of the log whose bytes are gone. `exports`
+    are earlier exports of these notes, by position and label: they are out of reach, so they are
+    named and nothing is claimed. `runs` are the recorded runs that were looked at, None if none
     were; `attachments_left` is how many attachments still have some of the text, held by others.
     """
 
@@ -340,7 +337,7 @@ _Kind = TypeVar("_Kind", RecallReceipt, ForgetReceipt)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A secret that signs, and the id by which it is found again after another took its place."""
+    """A secret that signs, and the id by which it is found after another key has replaced it."""
 
     id: str
     secret: bytes = field(repr=False)
@@ -348,39 +345,43 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Where a chain of receipts stands: how many there are, and the hash of the last."""
+    """The end of a chain of receipts: how many there are, and the hash of the last."""
 
     count: int = 0
     hash: str = GENESIS
 
     @classmethod
     def after(cls, receipt: Receipt) -> Link:
+        """Return the end of the chain after a receipt."""
         return cls(count=receipt.number + 1, hash=receipt_hash(receipt))
 
 
 def query_hash(query: str, *, read_id: str, key: Key) -> str:
-    """The digest by which a receipt binds its query."""
-    of_queries = hmac.digest(_usable(key), _QUERY_LABEL, "sha256")
-    return hmac.digest(of_queries, _parts(_encoded(read_id), _encoded(query)), "sha256").hex()
+    """Return the digest by which a receipt binds its query.
+
+    Raise `HmacInit` if the key is too short.
+    """
+    of_queries = hmac.digest(_secret_of(key), _QUERY_LABEL, "sha256")
+    return hmac.digest(of_queries, _parts(_encode(read_id), _encode(query)), "sha256").hex()
 
 
 # -- bytes --------------------------------------------------------------------------------------
 
 
 def receipt_bytes(receipt: Receipt) -> bytes:
-    """The one spelling of a receipt."""
+    """Return the one spelling of a receipt."""
     return canonical(receipt)
 
 
 def receipt_hash(receipt: Receipt) -> str:
-    """The hash that the next receipt of the chain holds."""
+    """Return the hash of a receipt, which the next one of the chain holds."""
     return digest(receipt_bytes(receipt))
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """Read a receipt, with or without one newline behind it. Raises `ReceiptUnreadable`.
+    """Read a receipt, with or without one newline at its end. Raise `ReceiptUnreadable`.
 
-    What it says may still be false: `check_signature` and `verify` find that out.
+    Its content may still be false: `check_signature` and `verify` find that out.
     """
     if len(data) > RECEIPT_BYTES_MAX:
         raise ReceiptUnreadable(why=f"longer than {RECEIPT_BYTES_MAX:,} bytes")
@@ -395,19 +396,25 @@ def read_receipt(data: bytes) -> Receipt:
 
 
 def check_signature(receipt: Receipt, keys: Mapping[str, bytes]) -> Key:
-    """Find the key that a receipt names, and check that it signed this receipt."""
+    """Check that the key that a receipt names signed it, and return that key.
+
+    Raise `UnknownKey` if it is not among `keys`, `HmacInit` if it is too short, and `HmacMismatch`.
+    """
     secret = keys.get(receipt.hmac_key_id)
     if secret is None:
         raise UnknownKey(key_id=receipt.hmac_key_id)
     key = Key(id=receipt.hmac_key_id, secret=secret)
     expected = _hmac(receipt, key).encode()
-    if not hmac.compare_digest(expected, _encoded(receipt.hmac)):
+    if not hmac.compare_digest(expected, _encode(receipt.hmac)):
         raise HmacMismatch(id=id_of(receipt))
     return key
 
 
 def check_link(receipt: Receipt, link: Link) -> Link:
-    """Check that a receipt is the next of its chain, and say where the chain stands then."""
+    """Check that a receipt is the next of its chain, and return the end of the chain after it.
+
+    Raise `ChainBroken` if it is not.
+    """
     if receipt.number != link.count:
         why = f"it stands at place {link.count} of its chain"
         raise ChainBroken(number=receipt.number, why=why)
@@ -417,21 +424,24 @@ def check_link(receipt: Receipt, link: Link) -> Link:
 
 
 def id_of(receipt: Receipt) -> str:
-    """The id of a receipt of either kind."""
+    """Return the id of a receipt of either kind."""
     return receipt.read_id if isinstance(receipt, RecallReceipt) else receipt.forget_id
 
 
-def signed(receipt: _Kind, key: Key) -> _Kind:
-    """A receipt with the signature of a key, in place of any that it has."""
+def sign(receipt: _Kind, key: Key) -> _Kind:
+    """Sign a receipt, in place of any signature that it has.
+
+    Raise `HmacInit` if the key is too short.
+    """
     return msgspec.structs.replace(receipt, hmac=_hmac(receipt, key))
 
 
 def _hmac(receipt: Receipt, key: Key) -> str:
     unsigned = receipt_bytes(msgspec.structs.replace(receipt, hmac=""))
-    return hmac.digest(_usable(key), _parts(_RECEIPT_LABEL, unsigned), "sha256").hex()
+    return hmac.digest(_secret_of(key), _parts(_RECEIPT_LABEL, unsigned), "sha256").hex()
 
 
-def _usable(key: Key) -> bytes:
+def _secret_of(key: Key) -> bytes:
     if len(key.secret) < KEY_BYTES_MIN:
         why = f"it has {len(key.secret)} bytes; a key has at least {KEY_BYTES_MIN}"
         raise HmacInit(key_id=key.id, why=why)
@@ -439,9 +449,9 @@ def _usable(key: Key) -> bytes:
 
 
 def _parts(*parts: bytes) -> bytes:
-    """Bytes one after another, each behind its length, so that no two lists give the same."""
+    """Join byte strings, each after its length, so that no two lists give the same bytes."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
-def _encoded(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Receipts of memory: given for each recall and each forgetting, kept, cited, and checked."""
+"""Receipts of memory: issue one for each recall and each forgetting; store, cite and check them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tallystick.memory.receipts.receipt import (
     check_signature,
     query_hash,
     read_receipt,
-    signed,
+    sign,
 )
 from tallystick.memory.store.records import (
     ForgetStrategy,
@@ -48,7 +48,7 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import SqliteMemory, read_entry_header
 
-# Giving receipts: for a recall, and for a forgetting.
+# Issuing receipts: for a recall, and for a forgetting.
 
 
 def issue(
@@ -67,9 +67,12 @@ def issue(
     tokens: Tokens | None,
     ts: int,
 ) -> RecallReceipt:
-    """Give a receipt for a recall, as the next of its chain."""
+    """Issue a receipt for a recall, as the next of its chain. Nothing is stored.
+
+    Raise `UsageError` for more than `k` hits, a note twice, or a score that is not finite.
+    """
     _check_hits(derived_from, k=k)
-    return signed(
+    return sign(
         RecallReceipt(
             read_id=read_id,
             agent_id=agent_id,
@@ -108,8 +111,8 @@ def issue_forget(
     attachments_left: int = 0,
     ts: int,
 ) -> ForgetReceipt:
-    """Give a receipt for a forgetting, as the next of its chain."""
-    return signed(
+    """Issue a receipt for a forgetting, as the next of its chain. Nothing is stored."""
+    return sign(
         ForgetReceipt(
             forget_id=forget_id,
             store=store,
@@ -133,7 +136,10 @@ def issue_forget(
 
 
 def content_hash(body: bytes, *, salt: bytes) -> str:
-    """The digest by which the log and a receipt bind a note."""
+    """Return the digest by which the log and a receipt bind a note.
+
+    Raise `UsageError` if the salt has another length than those of the log.
+    """
     # Salt and body are hashed as one: without a fixed length, bytes could change sides.
     if len(salt) != SALT_BYTES:
         raise UsageError(f"a salt has {SALT_BYTES} bytes, not {len(salt)}")
@@ -151,18 +157,18 @@ def _check_hits(hits: Sequence[Derived], *, k: int) -> None:
 
 
 def _plain(words: Mapping[str, object]) -> dict[str, object]:
-    """Words as they are when they are read again, so that a receipt equals what is read of it."""
+    """Return words as they will be when read again, so that a receipt equals its decoded form."""
     return msgspec.json.decode(canonical(words), type=dict[str, object])
 
 
-# Receipts of memory: given for each recall and each forgetting, and checked by anybody with a key.
+# Checking receipts. Anybody with the key can do it.
 #
-# A receipt is checked against the notes as they are stored, and by making the recall again. What
-# was erased since is said to be erased. It is neither hidden nor held against the receipt.
+# A receipt is checked against the notes as they are stored, and by repeating the recall. Notes that
+# were erased since are reported as erased, and are no fault of the receipt.
 #
-# Ranking weighs words by how many notes have them. So once a note of the scope is erased, a recall
-# made again can come to other scores, also for the notes that are left. Then the scores are not
-# compared any more; the signature, and the digests of the notes that are left, still are.
+# Ranking weighs words by how many notes have them. So after a note of the scope is erased, a
+# repeated recall can give other scores, also for the notes that are left. Then the scores are not
+# compared; the signature, and the digests of the notes that are left, still are.
 
 
 NoteState = Literal["held", "erased", "redacted"]
@@ -184,16 +190,16 @@ class Erased:
     how: Literal["erased", "redacted"] = "erased"
 
 
-# What is stored of a note; None if nothing is, and nothing says that it ever was.
+# Returns what is stored of a note, or None if the store never had it.
 Contents = Callable[[str], Held | Erased | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """The recall of a receipt, made again from the log as it was then.
+    """The recall of a receipt, repeated on the log as it was then.
 
-    `erased` are the notes that were in the scope then and whose text is gone now, whether they
-    were hits or not. `tokens` is None where they were not counted again.
+    `erased` are the notes that were in the scope then and whose text is gone now, whether they were
+    hits or not. `tokens` is None if they were not counted again.
     """
 
     profile: str
@@ -203,7 +209,7 @@ class Recomputed:
     tokens: Tokens | None = None
 
 
-# The second argument is the query, which is the one that the receipt was given for.
+# Repeats the recall of a receipt. The second argument is its query.
 Recompute = Callable[[RecallReceipt, str], Recomputed]
 
 
@@ -211,8 +217,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """A receipt that holds, and how much of it could be checked.
 
     `notes` are the hits in order, each with what is left of it. `ranking` is `same` if the recall
-    was made again and came to the same; `erased` if it came to something else and notes of its
-    scope are gone, with the first `difference`; `not_recomputed` if it was not made again.
+    was repeated with the same result; `erased` if the result differs and notes of its scope are
+    gone, with the first `difference`; `not_recomputed` if it was not repeated.
     """
 
     read_id: str
@@ -223,7 +229,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def erased(self) -> tuple[str, ...]:
-        """The hits whose text is gone."""
+        """The ids of the hits whose text is gone."""
         return tuple(id for id, state in self.notes if state != "held")
 
 
@@ -235,10 +241,10 @@ class VerifiedForget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether receipts are a whole chain. None of them is one.
+    """The result of checking a chain of receipts. A chain of none is valid.
 
-    `first_broken_at` is the place, counted from zero, and as many as there are receipts if it is
-    the end that is missing.
+    `first_broken_at` is the place of the first fault, counted from zero. If the end is missing, it
+    is the number of receipts.
     """
 
     valid: bool
@@ -258,8 +264,8 @@ def verify_receipt(
 ) -> Verified:
     """Check a receipt of a recall: its signature, its query, its notes, then the recall itself.
 
-    Without the query, the recall is not made again. Raises a `ReceiptError` that names the first
-    thing that does not hold.
+    Without the query, the recall is not repeated. Raise a `ReceiptError` that names the first thing
+    that does not hold.
     """
     key = check_signature(receipt, keys)
     if query is not None:
@@ -287,7 +293,8 @@ def verify_forget(
 ) -> VerifiedForget:
     """Check a receipt of a forgetting: its signature, and that what it says is gone is gone.
 
-    Only a hard deletion and a redaction say that. What other strategies leave can be read.
+    Only a hard deletion and a redaction say that. After other strategies the note can be read.
+    Raise a `ReceiptError` if the receipt does not hold.
     """
     check_signature(receipt, keys)
     notes: list[tuple[str, NoteState | Literal["gone"]]] = []
@@ -302,9 +309,10 @@ def verify_forget(
 def verify_chain(
     receipts: Iterable[Receipt], *, keys: Mapping[str, bytes], head: Link | None = None
 ) -> ChainVerdict:
-    """Check that receipts are all there are of a chain, in order, each of them as it was signed.
+    """Check that receipts are a chain without gaps, in order, each of them as it was signed.
 
-    That the last ones are missing can be seen only by a `head` that was kept elsewhere.
+    Only a `head` that was kept elsewhere shows that the last ones are missing. Faults are in the
+    result, not raised.
     """
     link = Link()
     listed = list(receipts)
@@ -313,16 +321,16 @@ def verify_chain(
             check_signature(receipt, keys)
             link = check_link(receipt, link)
         except ReceiptError as error:
-            return _broken(len(listed), at=place, why=str(error))
+            return _broken_verdict(len(listed), at=place, why=str(error))
     if head is not None and head != link:
         why = f"the chain was {head.count:,} receipts long, and is {link.count:,}"
         if head.count == link.count:
             why = "the last receipt is not the one that the head names"
-        return _broken(len(listed), at=link.count, why=why)
+        return _broken_verdict(len(listed), at=link.count, why=why)
     return ChainVerdict(valid=True, total_records=len(listed), verified_records=len(listed))
 
 
-def _broken(total: int, *, at: int, why: str) -> ChainVerdict:
+def _broken_verdict(total: int, *, at: int, why: str) -> ChainVerdict:
     return ChainVerdict(
         valid=False,
         total_records=total,
@@ -349,10 +357,13 @@ def _hash_of(stored: Held | Erased) -> str | None:
 def _difference(
     receipt: RecallReceipt, now: Recomputed, notes: Sequence[tuple[str, NoteState]]
 ) -> RecallDiffers | None:
-    """Where the recall made again comes to something else, if erasure is why; else raises it."""
+    """Return the first difference of a repeated recall if erasure explains it, or None.
+
+    Raise `RecallDiffers` if erasure does not explain it.
+    """
     gone = now.erased | {id for id, state in notes if state != "held"}
     left = [hit for hit in receipt.derived_from if hit.id not in gone]
-    # Where a hit is gone, the next best takes its place at the end.
+    # If a hit is gone, one more note is at the end of the list now: leave it out.
     hits = now.hits[: len(left)] if len(left) < len(receipt.derived_from) else now.hits
     found = _first_place(receipt, now, left, hits)
     if found is None:
@@ -374,7 +385,7 @@ def _first_place(
     for place, (was, is_now) in enumerate(zip(left, hits, strict=False), 1):
         for field in Derived.__struct_fields__:
             recorded, found = getattr(was, field), getattr(is_now, field)
-            # As bytes: 0.0 and -0.0 are equal, and not the same score.
+            # Compared as bytes: 0.0 and -0.0 are equal, and not the same score.
             if canonical(recorded) != canonical(found):
                 return f"{field} of hit {place}", recorded, found
     if len(left) != len(hits):
@@ -384,35 +395,41 @@ def _first_place(
     return None
 
 
-# The receipts that a memory keeps in its log: found by id, read in order, checked against it.
+# The receipts in the log of a memory: find one by id, read all, check one.
 
 
 def kept_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
-    """The receipt of a recall. Raises `ReceiptUnknown` if this memory gave none of that id."""
-    found = _found(memory, read_id)
+    """Return the receipt of a recall.
+
+    Raise `ReceiptUnknown` if this memory gave none of that id.
+    """
+    found = _find_receipt(memory, read_id)
     if not isinstance(found, RecallReceipt):
         raise ReceiptUnknown(id=read_id)
     return found
 
 
 def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
-    """The receipt of a forgetting. Raises `ReceiptUnknown` if this memory gave none of that id."""
-    found = _found(memory, forget_id)
+    """Return the receipt of a forgetting.
+
+    Raise `ReceiptUnknown` if this memory gave none of that id.
+    """
+    found = _find_receipt(memory, forget_id)
     if not isinstance(found, ForgetReceipt):
         raise ReceiptUnknown(id=forget_id)
     return found
 
 
 def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
-    """Every receipt of either kind, the first one first."""
+    """Yield every receipt of either kind, the first one first."""
     with memory.reading() as db:
         rows = db.execute("SELECT seq FROM receipt ORDER BY number").fetchall()
     for (seq,) in rows:
-        yield _at(memory, seq)
+        yield _receipt_at(memory, seq)
 
 
-def link_of(db: sqlite3.Connection) -> Link:
-    """Where the chain of receipts stands."""
+def chain_end(db: sqlite3.Connection) -> Link:
+    """Return the end of the chain of receipts."""
     last = db.execute("SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1").fetchone()
     return Link() if last is None else Link(count=last[0] + 1, hash=last[1])
 
@@ -420,9 +437,9 @@ def link_of(db: sqlite3.Connection) -> Link:
 def verify_forgotten(
     memory: SqliteMemory, receipt: ForgetReceipt, *, keys: Mapping[str, bytes]
 ) -> VerifiedForget:
-    """Check a receipt of a forgetting against the memory as it is now. Raises a `ReceiptError`.
+    """Check a receipt of a forgetting against the memory as it is now. Raise a `ReceiptError`.
 
-    What it says of runs is what was done to them then, and is signed; runs are not looked at here.
+    Its list of runs says what was done to them then, and is signed; runs are not looked at here.
     """
     check_signature(receipt, keys)
     ids = [each.id for each in receipt.forgotten]
@@ -443,7 +460,10 @@ def verify_forgotten(
 
 
 def content_at(memory: SqliteMemory, seq: int) -> Held | Erased | None:
-    """What the log has of an entry; None if it has no such entry."""
+    """Return what the log has of an entry.
+
+    Return None if there is no such entry, or if its body is gone and its header cannot be read.
+    """
     entry = next(memory.entries(start=seq, stop=seq), None)
     if entry is None:
         return None
@@ -453,15 +473,15 @@ def content_at(memory: SqliteMemory, seq: int) -> Held | Erased | None:
     return None if isinstance(header, str) else Erased(content_hash=header.body_sha256)
 
 
-def _found(memory: SqliteMemory, id: str) -> Receipt:
+def _find_receipt(memory: SqliteMemory, id: str) -> Receipt:
     with memory.reading() as db:
         row = db.execute("SELECT seq FROM receipt WHERE read_id = ?", (id,)).fetchone()
     if row is None:
         raise ReceiptUnknown(id=id)
-    return _at(memory, row[0])
+    return _receipt_at(memory, row[0])
 
 
-def _at(memory: SqliteMemory, seq: int) -> Receipt:
+def _receipt_at(memory: SqliteMemory, seq: int) -> Receipt:
     entry = next(memory.entries(start=seq, stop=seq), None)
     if entry is not None and entry.body is not None:
         record = decode_memory_record(entry.body)
@@ -470,10 +490,10 @@ def _at(memory: SqliteMemory, seq: int) -> Receipt:
     raise MemoryCorrupt(where=str(memory.path), why=f"entry {seq} has no receipt")
 
 
-# Citations of notes: a short text that names a note, the recall that gave it, and its digest.
+# Citations of notes: a short text with a note's id, the recall that returned it, and its digest.
 #
 # `note:<id>@<read_id>#<first 16 digits of the digest>`. The recall's receipt has the whole digest,
-# and is signed; so a citation is as good as that receipt. Only what was recalled can be cited.
+# and is signed; so a citation is as good as that receipt. Only a recalled note can be cited.
 
 
 _DIGEST_CHARS = 16
@@ -481,7 +501,7 @@ _CITATION = re.compile(r"note:([^@#\s]{1,200})@([^@#\s]{1,200})#([0-9a-f]{16})")
 
 
 class NoteCitation(msgspec.Struct, frozen=True, kw_only=True):
-    """A note as one recall gave it."""
+    """A citation of a note as one recall gave it."""
 
     id: str
     read_id: str
@@ -494,7 +514,7 @@ class NoteCitation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cite(id: str, receipts: Iterable[RecallReceipt]) -> NoteCitation:
-    """Cite a note by the last of these receipts that has it. Raises `NotRecalled` if none has."""
+    """Cite a note by the last of these receipts that has it. Raise `NotRecalled` if none has."""
     for receipt in reversed(list(receipts)):
         for hit in receipt.derived_from:
             if hit.id == id:
@@ -504,7 +524,10 @@ def cite(id: str, receipts: Iterable[RecallReceipt]) -> NoteCitation:
 
 
 def read_citation(text: str) -> NoteCitation:
-    """Read a citation as it is written. Raises `UsageError`; it may still be of nothing."""
+    """Parse a citation. Raise `UsageError` if it is none.
+
+    Its note or its recall may still not exist.
+    """
     found = _CITATION.fullmatch(text)
     if found is None:
         raise UsageError(f"not a citation: {text[:80]!r}; one is note:<id>@<recall>#<16 digits>")
@@ -512,9 +535,11 @@ def read_citation(text: str) -> NoteCitation:
 
 
 def check_citation(citation: NoteCitation, receipt: RecallReceipt) -> Derived:
-    """The hit that a citation is of. The receipt, and the note itself, are for `verify` to check.
+    """Return the hit that a citation names.
 
-    Raises `NotRecalled` if the receipt is of another recall or has no such note, and
+    The receipt, and the note itself, are for `verify` to check.
+
+    Raise `NotRecalled` if the receipt is of another recall or has no such note, and
     `RecordContentHashMismatch` if the note had another text then.
     """
     if receipt.read_id != citation.read_id:

@@ -46,7 +46,7 @@ def memory_kind(*, schema: Sequence[str], fill: Callable[[sqlite3.Connection], N
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    # What is sorted or rewritten leaves no file behind.
+    # Sorting and rewriting leave no temporary file with the text of notes.
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")

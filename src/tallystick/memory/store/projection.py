@@ -1,14 +1,15 @@
 """The projections of a memory: tables that follow from its log alone, entry by entry.
 
-Rule 1: a note's number is the place of the entry that remembered it, so two folds of one log give
-the same rows. Rule 2: what can change about a note is a row of `state` that begins and ends at a
-place in the log; "as of T" is `seq_from <= T < seq_to`. Rule 3: an entry whose body was erased
-leaves the note's number and id, and no more; folding an erased log and erasing from a folded one
-come to the same.
+Rule 1: the number of a note is the position of the entry that remembered it, so two folds of one
+log give the same rows.
+Rule 2: what can change about a note is a row of `state` that begins and ends at a position in the
+log; "as of T" is `seq_from <= T < seq_to`.
+Rule 3: an entry whose body was erased leaves the note's number and id, and no more. To fold an
+erased log, and to erase from a folded log, give the same rows.
 
-The index of words (FTS5) is given the terms that ranking counts, spelled in letters and digits, so
-that no word of a note or a query is ever an operator, and its counts are those of ranking. What
-ranking calls a term is versioned, and so is this.
+The index of words (FTS5) gets the terms that ranking counts, encoded in letters and digits. So no
+word of a note or a query is ever an operator of FTS5, and both count the same. The definition of a
+term is versioned, and `PROJECTION` includes that version.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
-from tallystick.memory.note import Note, sameness
+from tallystick.memory.note import Note, duplicate_digest
 from tallystick.memory.recall import words as ranking_terms
 from tallystick.memory.receipts.receipt import Receipt, id_of, receipt_hash
 from tallystick.memory.store.records import (
@@ -51,12 +52,9 @@ if TYPE_CHECKING:
     from tallystick.memory.store.sqlite import EntryHeader
 
 
-# The tables of a memory that follow from its log, and the version of what is put into them.
-
-
-# What made the rows: another word here, and a store that is opened builds them again.
+# The version of the rows. If it differs from the one in a file, the projections are rebuilt.
 PROJECTION = f"3 {ranking_terms.VERSION}"
-# The end of what has not ended. Beyond every place.
+# The end position of a state or share that has not ended: larger than every position.
 OPEN = (1 << 62) - 1
 
 PROJECTION_SCHEMA = (
@@ -72,7 +70,7 @@ PROJECTION_SCHEMA = (
     "CREATE INDEX note_key ON note (agent_id, key) WHERE key IS NOT NULL",
     "CREATE INDEX note_thread ON note (thread_id, position) WHERE thread_id IS NOT NULL",
     "CREATE INDEX note_agent ON note (agent_id)",
-    # The entries about a note after the one that is its number.
+    # The entries about a note, except the first one, whose position is the note's number.
     "CREATE TABLE later (number INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (number, seq)) "
     "WITHOUT ROWID",
     """CREATE TABLE state (
@@ -108,19 +106,19 @@ PROJECTION_SCHEMA = (
     "CREATE TABLE origin (origin TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE exported (seq INTEGER PRIMARY KEY)",
     "CREATE TABLE forgetting (seq INTEGER PRIMARY KEY)",
-    # Receipts of recalls and forgettings, one chain: where each stands, its id and its hash.
+    # Receipts of recalls and forgettings, one chain: the position, the id and the hash of each.
     "CREATE TABLE receipt (number INTEGER PRIMARY KEY, seq INTEGER NOT NULL, read_id TEXT NOT NULL,"
     " hash TEXT NOT NULL)",
     "CREATE INDEX receipt_read_id ON receipt (read_id)",
     "CREATE TABLE model "
     "(seq INTEGER PRIMARY KEY, digest TEXT NOT NULL, dimensions INTEGER NOT NULL)",
-    # What ranking counts of each note, and the index over it.
+    # The terms of each note as ranking counts them, and the full-text index over them.
     "CREATE TABLE told (number INTEGER PRIMARY KEY, terms TEXT NOT NULL)",
     "CREATE VIRTUAL TABLE words USING fts5"
     "(terms, content='told', content_rowid='number', columnsize=0, detail=none, "
     "tokenize=\"ascii tokenchars '_'\")",
 )
-# Every table above that has rows of its own, with the order to compare them in.
+# Every table above that has rows of its own, with the order in which rows are compared.
 PROJECTION_TABLES = {
     "note": "number",
     "later": "number, seq",
@@ -140,9 +138,6 @@ PROJECTION_TABLES = {
 }
 
 
-# The projections of a memory: tables that follow from its log alone, entry by entry.
-
-
 _STATE = "importance, valid_to, expires_at, deleted_at, state, quarantine"
 
 _Changing = (
@@ -159,7 +154,7 @@ _Later = _Changing | NoteRelated | NoteShared | NoteRedacted | NoteErasedRecord 
 
 
 def drop_projections(db: sqlite3.Connection) -> None:
-    """Take the projections away, whatever is left of them. Vectors are none: they stay."""
+    """Drop every projection table that exists. Vectors are not projections: they stay."""
     for table in ("words", *PROJECTION_TABLES):
         db.execute(f"DROP TABLE IF EXISTS {table}")
 
@@ -172,11 +167,12 @@ def fold(
     secret: bytes,
     same: bytes | None = None,
 ) -> None:
-    """Put one entry into the projections. `record` is None if its body was erased.
+    """Apply one entry to the projections. `record` is None if its body was erased.
 
-    `same` is what `sameness` says of the note, if somebody has asked already.
+    `same` is the digest that `duplicate_digest` returns for the note, if the caller has computed it
+    already.
     """
-    number = _noted(db, header)
+    number = _fold_header(db, header)
     if record is None:
         if header.tag == "note.remembered":
             db.execute("INSERT INTO erased VALUES (?, ?, NULL)", (header.seq, header.note))
@@ -186,12 +182,12 @@ def fold(
             state = NoteState(
                 importance=note.importance, valid_to=note.valid_to, expires_at=note.expires_at
             )
-            same = same or sameness(note, secret=secret)
+            same = same or duplicate_digest(note, secret=secret)
             _insert(db, header.seq, note, state, seq=header.seq, same=same)
         case ModelChosen(model=model, dimensions=dimensions):
             db.execute("INSERT INTO model VALUES (?, ?, ?)", (header.seq, model, dimensions))
         case NotesRecalled() | NotesForgotten():
-            _given(db, header.seq, record)
+            _fold_receipt(db, header.seq, record)
         case NotesExported() | NotesForgetting():
             table = "exported" if isinstance(record, NotesExported) else "forgetting"
             db.execute(f"INSERT INTO {table} VALUES (?)", (header.seq,))
@@ -200,8 +196,8 @@ def fold(
                 _fold_later(db, header, record, number)
 
 
-def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgotten) -> None:
-    """What was given to somebody: notes, and a receipt."""
+def _fold_receipt(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgotten) -> None:
+    """Store the receipt of a recall or a forgetting, and count each recalled note as read."""
     if isinstance(record, NotesRecalled):
         for id in record.ids:
             _access(db, id, seq, record.at)
@@ -213,10 +209,14 @@ def _given(db: sqlite3.Connection, seq: int, record: NotesRecalled | NotesForgot
         )
 
 
-def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:
-    """What follows from a header, whatever became of the body. The number of an earlier note."""
+def _fold_header(db: sqlite3.Connection, header: EntryHeader) -> int | None:
+    """Apply what the header alone says, even if the body was erased.
+
+    Return the number of the note that the entry is about. Return None for the entry that remembers
+    it, for an entry about no note, and for a note that was erased.
+    """
     if header.origin is not None:
-        # Of the entries of one act, the first answers for it.
+        # One act can have several entries with its origin: only the first one is found by it.
         db.execute("INSERT OR IGNORE INTO origin VALUES (?, ?)", (header.origin, header.seq))
     if header.note is None or header.tag == "note.remembered":
         return None
@@ -227,7 +227,7 @@ def _noted(db: sqlite3.Connection, header: EntryHeader) -> int | None:
 
 
 def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, number: int) -> None:
-    """An entry about a note that was remembered before."""
+    """Apply an entry about a note that was remembered before."""
     seq = header.seq
     match record:
         case NoteRelated(to=to, relation=relation, weight=weight):
@@ -238,7 +238,7 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
         case NoteRedacted(note=note, state=state):
             _drop(db, number)
             db.execute("DELETE FROM erased WHERE number = ?", (number,))
-            # Notes that say nothing any more are not the same as one another.
+            # Redacted notes have the same text, and are no duplicates of one another.
             _insert(db, number, note, state, seq=seq, same=None)
         case NoteErasedRecord():
             _erase(db, number, header)
@@ -247,11 +247,11 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
         case _:
             if isinstance(record, NoteSighted):
                 db.execute("INSERT INTO sighting VALUES (?, ?, ?)", (number, seq, record.at))
-            _change(db, number, seq, _became(record))
+            _change(db, number, seq, _changed_columns(record))
 
 
-def _became(record: _Changing) -> dict[str, float | str | None]:
-    """What a record says that fields of a note's state have become."""
+def _changed_columns(record: _Changing) -> dict[str, float | str | None]:
+    """Return the columns of `state` that a record sets, with their new values."""
     match record:
         case NoteSighted(importance=importance, expires_at=expires_at):
             return {"importance": importance, "expires_at": expires_at}
@@ -274,7 +274,10 @@ def _became(record: _Changing) -> dict[str, float | str | None]:
 
 
 def number_of(db: sqlite3.Connection, id: str) -> int | None:
-    """The number of a note that is here, or of one that was and is not finally erased."""
+    """Return the number of a note, or None.
+
+    A note whose body is gone from the log still has one until the entry that erased it is folded.
+    """
     row = db.execute("SELECT number FROM note WHERE id = ?", (id,)).fetchone()
     if row is None:
         row = db.execute("SELECT number FROM erased WHERE id = ? AND seq IS NULL", (id,)).fetchone()
@@ -282,7 +285,11 @@ def number_of(db: sqlite3.Connection, id: str) -> int | None:
 
 
 def note_at(db: sqlite3.Connection, body_seq: int) -> Note | None:
-    """The note that an entry of the log holds, None if it was erased."""
+    """Return the note in the entry at `body_seq`, or None.
+
+    None means that there is no such entry, that its body was erased, or that its record holds no
+    note. Raise one of `UNREADABLE` if its body cannot be read.
+    """
     row = db.execute("SELECT body FROM log WHERE seq = ?", (body_seq,)).fetchone()
     if row is None or row[0] is None:
         return None
@@ -294,24 +301,24 @@ def note_at(db: sqlite3.Connection, body_seq: int) -> Note | None:
 
 
 def index_terms(text: str) -> str:
-    """The terms of a text as the index is given them."""
+    """Return the terms of a text as FTS5 gets them: encoded, with spaces between them."""
     whole = ranking_terms.CHARS_MAX
     parts = [text[at : at + whole] for at in range(0, len(text), whole)]
     found = [term for part in parts for term in ranking_terms.terms(part)]
     joined = " ".join(found)
-    # Nearly always so, and then nothing has to be spelled.
+    # Nearly always so, and then no term has to be encoded.
     if joined.isascii() and "".join(found).isalnum():
         return joined
-    return " ".join(map(spelled, found))
+    return " ".join(map(encode_term, found))
 
 
-def spelled(term: str) -> str:
-    """A term in letters and digits: itself, or `_` and the digits of its bytes."""
+def encode_term(term: str) -> str:
+    """Encode a term in letters and digits: as it is, or as `_` and its UTF-8 in hexadecimal."""
     return term if term.isascii() and term.isalnum() else f"_{term.encode().hex()}"
 
 
-def unspelled(terms: str) -> list[str]:
-    """The terms that were spelled."""
+def decode_terms(terms: str) -> list[str]:
+    """Decode the terms of a text that `index_terms` made, in their order."""
     found = terms.split()
     if "_" not in terms:
         return found
@@ -364,13 +371,13 @@ def _insert(
     for target in dict.fromkeys(note.related_to):
         row = (number, seq, "related_to", target, 1.0)
         db.execute("INSERT INTO relation VALUES (?, ?, ?, ?, ?)", row)
-    told = (number, index_terms(note.content))
-    db.execute("INSERT INTO told VALUES (?, ?)", told)
-    db.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", told)
+    indexed = (number, index_terms(note.content))
+    db.execute("INSERT INTO told VALUES (?, ?)", indexed)
+    db.execute("INSERT INTO words (rowid, terms) VALUES (?, ?)", indexed)
 
 
 def _values(state: NoteState) -> tuple[float | str | None, ...]:
-    """A state as its columns."""
+    """Return a state as the values of its columns."""
     return (
         state.importance,
         state.valid_to,
@@ -384,7 +391,10 @@ def _values(state: NoteState) -> tuple[float | str | None, ...]:
 def _change(
     db: sqlite3.Connection, number: int, seq: int, fields: dict[str, float | str | None]
 ) -> None:
-    """End the open state of a note and begin another. Nothing to do for what is being erased."""
+    """End the open state of a note, and begin one with `fields` changed.
+
+    Do nothing if no field changes, or if the note has no open state because its body is gone.
+    """
     row = db.execute(
         f"SELECT body_seq, {_STATE} FROM state WHERE number = ? AND seq_to = ?", (number, OPEN)
     ).fetchone()
@@ -419,10 +429,10 @@ def _share(db: sqlite3.Connection, number: int, seq: int, record: NoteShared) ->
 
 
 def _drop(db: sqlite3.Connection, number: int) -> None:
-    """Take out what a note said. Of a note whose words are gone already there is nothing."""
+    """Delete the rows with what a note said. Rows that are gone already are no error."""
     row = db.execute("SELECT terms FROM told WHERE number = ?", (number,)).fetchone()
     if row is not None:
-        # The index has to be told what it knew.
+        # An FTS5 table with external content needs the old terms to remove them.
         db.execute(
             "INSERT INTO words (words, rowid, terms) VALUES ('delete', ?, ?)", (number, row[0])
         )
@@ -433,6 +443,7 @@ def _drop(db: sqlite3.Connection, number: int) -> None:
 
 
 def _erase(db: sqlite3.Connection, number: int, header: EntryHeader) -> None:
+    """Delete every row of a note, and record its number, its id and the position of the erasure."""
     _drop(db, number)
     for table in ("relation", "share", "access"):
         db.execute(f"DELETE FROM {table} WHERE number = ?", (number,))

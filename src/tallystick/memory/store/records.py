@@ -1,8 +1,8 @@
-"""The records of a memory's log: what can happen to a note, and what forgetting is asked.
+"""The records of a memory's log: what can happen to a note, and the words of a forgetting.
 
-A record is a fact and is folded into the projections by itself: it says what a field has become,
-never how to compute it. A tag is for ever; a field that is added has a default that means "as
-before". What is about one note is sealed under its id, so that it can be erased with it.
+A record is a fact and is folded into the projections by itself: it says the new value of a field,
+never how to compute it. A tag never changes; a field that is added has a default that means "as
+before". A record about one note is sealed under the note's id, so that it is erased with the note.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from tallystick.core.json_text import canonical
 from tallystick.memory.note import ConsolidationState, MemoryType, Note, Permission
 
-# What forgetting is asked, and what it says of a note that it could not do it to.
+# The request to forget notes, and its failures.
 
 
 class ForgetStrategy(enum.StrEnum):
-    """How a note is forgotten. `consolidate` has a name and is not done here."""
+    """The way a note is forgotten. `consolidate` is a known name, but it is not implemented."""
 
     SOFT_DELETE = "soft_delete"
     HARD_DELETE = "hard_delete"
@@ -30,13 +30,16 @@ class ForgetStrategy(enum.StrEnum):
 
     @property
     def erases(self) -> bool:
-        """Whether what a note said is gone afterwards."""
+        """True for a strategy after which the content of the note is gone."""
         return self in (ForgetStrategy.HARD_DELETE, ForgetStrategy.REDACT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """Which notes to forget: those that meet all that is said. Of `tags` one is enough."""
+    """A choice of notes to forget: those that meet every condition given.
+
+    Of `tags`, one is enough.
+    """
 
     max_age_hours: float | None = None
     min_importance_below: float | None = None
@@ -47,18 +50,18 @@ class Criteria:
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A note that was not forgotten, and why."""
+    """A note that was not forgotten, with the code and the message of the reason."""
 
     id: str
     code: str
     message: str
 
 
-# The records of a memory's log: what can happen to a note, one struct each.
+# The records of a memory's log, one struct for each thing that can happen to a note.
 
 
 class NoteRemembered(msgspec.Struct, frozen=True, kw_only=True, tag="note.remembered"):
-    """A note that was not here before."""
+    """A new note was stored."""
 
     note: Note
 
@@ -66,7 +69,10 @@ class NoteRemembered(msgspec.Struct, frozen=True, kw_only=True, tag="note.rememb
 class NoteSighted(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="note.sighted"
 ):
-    """The same note was brought again. `importance` and `expires_at` are what they are now."""
+    """The same note was brought again.
+
+    `importance` and `expires_at` are their values from now on.
+    """
 
     at: int
     importance: float
@@ -78,14 +84,14 @@ class NoteSighted(
 
 
 class NoteClosed(msgspec.Struct, frozen=True, kw_only=True, tag="note.closed"):
-    """From `valid_to` on it is no longer so: `by`, a note with the same key, says otherwise."""
+    """The validity of a note ended at `valid_to`: `by` is a later note with the same key."""
 
     valid_to: int
     by: str
 
 
 class NoteRelated(msgspec.Struct, frozen=True, kw_only=True, tag="note.related"):
-    """This note has to do with another one."""
+    """A note got a relation to another one."""
 
     to: str
     relation: str
@@ -93,7 +99,7 @@ class NoteRelated(msgspec.Struct, frozen=True, kw_only=True, tag="note.related")
 
 
 class NoteShared(msgspec.Struct, frozen=True, kw_only=True, tag="note.shared"):
-    """Somebody else may do so much with it. None takes it back."""
+    """An agent got a permission on a note. None withdraws it."""
 
     agent_id: str
     permission: Permission | None
@@ -101,28 +107,31 @@ class NoteShared(msgspec.Struct, frozen=True, kw_only=True, tag="note.shared"):
 
 
 class NoteDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="note.deleted"):
-    """Not recalled from now on. Its bytes stay, and what was known before can be asked for."""
+    """A note is not recalled from now on.
+
+    Its bytes stay, so recall as of an earlier position finds it.
+    """
 
     at: int
     by: str | None = None
 
 
 class NoteArchived(msgspec.Struct, frozen=True, kw_only=True, tag="note.archived"):
-    """It has become `state`: kept, and not recalled."""
+    """A note got the state `state`: it is kept, and not recalled."""
 
     state: ConsolidationState
     by: str | None = None
 
 
 class NoteDecayed(msgspec.Struct, frozen=True, kw_only=True, tag="note.decayed"):
-    """It matters so much less."""
+    """A note became less important. `importance` is the new value."""
 
     importance: float
     by: str | None = None
 
 
 class NoteState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is thought of a note: the part of it that changes."""
+    """The part of a note that changes: importance, validity, expiry, deletion and quarantine."""
 
     importance: float
     valid_to: int | None = None
@@ -133,7 +142,7 @@ class NoteState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NoteRestored(msgspec.Struct, frozen=True, kw_only=True, tag="note.restored"):
-    """A note that came from elsewhere stands here as it stood there."""
+    """An imported note got the state that it had in the memory it came from."""
 
     state: NoteState
 
@@ -141,9 +150,11 @@ class NoteRestored(msgspec.Struct, frozen=True, kw_only=True, tag="note.restored
 class NoteRedacted(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="note.redacted"
 ):
-    """What it said is gone from `entries`, all earlier ones that said something of it.
+    """The content of a note was erased.
 
-    `note` is what is left, and `state` what was thought of it then.
+    `entries` are the earlier positions with content, now empty.
+
+    `note` is what is left of it, and `state` is its state at that time.
     """
 
     note: Note
@@ -155,7 +166,10 @@ class NoteRedacted(
 class NoteErasedRecord(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="note.erased"
 ):
-    """Every byte of it is gone. `entries` are its places in the log, all of them empty now."""
+    """Every byte of a note was erased.
+
+    `entries` are its positions in the log, all of them empty now.
+    """
 
     entries: tuple[int, ...]
     why: str
@@ -163,28 +177,28 @@ class NoteErasedRecord(
 
 
 class NoteQuarantined(msgspec.Struct, frozen=True, kw_only=True, tag="note.quarantined"):
-    """Not recalled until somebody looked at it."""
+    """A note is not recalled until a person has reviewed it."""
 
     reasons: tuple[str, ...]
     score: float
 
 
 class Verdict(enum.StrEnum):
-    """What a review came to."""
+    """The result of a review."""
 
     RELEASED = "released"
     CONFIRMED = "confirmed"
 
 
 class NoteReviewed(msgspec.Struct, frozen=True, kw_only=True, tag="note.reviewed"):
-    """Somebody looked at a quarantined note. Confirmed, it stays where it is."""
+    """A quarantined note was reviewed. A confirmed one stays in quarantine."""
 
     verdict: Verdict
     by: str
 
 
 class NoteEmbedded(msgspec.Struct, frozen=True, kw_only=True, tag="note.embedded"):
-    """Vectors of a note were kept, one for each of its windows, by their digests."""
+    """Vectors of a note were stored, one for each of its windows. The record has their digests."""
 
     model: str
     vectors: tuple[str, ...]
@@ -192,7 +206,7 @@ class NoteEmbedded(msgspec.Struct, frozen=True, kw_only=True, tag="note.embedded
 
 
 class ModelChosen(msgspec.Struct, frozen=True, kw_only=True, tag="model.chosen"):
-    """The vectors from here on are this model's. Those of another one were thrown away."""
+    """The vectors from here on are of this model. Those of another model were deleted."""
 
     model: str
     dimensions: int
@@ -201,9 +215,9 @@ class ModelChosen(msgspec.Struct, frozen=True, kw_only=True, tag="model.chosen")
 class NotesRecalled(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="notes.recalled"
 ):
-    """Notes were given to somebody. Ids only: it outlives them.
+    """Notes were returned to a reader. The record has ids only, because it outlives the notes.
 
-    `receipt` is the one that was given for it, as canonical JSON; it says nothing of what they say.
+    `receipt` is the receipt of this recall as canonical JSON. It holds no content of a note.
     """
 
     ids: tuple[str, ...]
@@ -212,10 +226,10 @@ class NotesRecalled(
 
 
 class NotesForgetting(msgspec.Struct, frozen=True, kw_only=True, tag="notes.forgetting"):
-    """Notes are about to be erased, with these recorded runs. On disk before the first run goes.
+    """Notes are about to be erased, together with these recorded runs.
 
-    Whoever asks again after a crash finds here the runs that no longer say themselves that they
-    had to do with the notes.
+    The record is on disk before the first run is deleted. If the request is repeated after a crash,
+    it finds here the runs whose own records no longer name the notes.
     """
 
     ids: tuple[str, ...]
@@ -224,9 +238,9 @@ class NotesForgetting(msgspec.Struct, frozen=True, kw_only=True, tag="notes.forg
 
 
 class NotesForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="notes.forgotten"):
-    """Notes were forgotten, and this receipt was given for it, as canonical JSON.
+    """Notes were forgotten. `receipt` is the receipt of it, as canonical JSON.
 
-    It names them, and says nothing of what they said: it outlives them.
+    It names the notes and has none of their content, because it outlives them.
     """
 
     receipt: str
@@ -235,9 +249,9 @@ class NotesForgotten(msgspec.Struct, frozen=True, kw_only=True, tag="notes.forgo
 class NotesExported(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="notes.exported"
 ):
-    """Notes left this file, under a name that says where to. Nobody can call them back.
+    """Notes left this file. `label` says where to. No erasure in this file reaches the copies.
 
-    `ids` is None if they were too many to name: any note that was here may be among them.
+    `ids` is None if the notes were too many to name: any note of that time may be among them.
     """
 
     at: int
@@ -268,7 +282,7 @@ MemoryRecord = (
     | NotesExported
 )
 
-# What other systems call these events.
+# The names of these events in other systems.
 EVENT_TYPES = {
     "note.remembered": "memory_write",
     "note.sighted": "memory_write",
@@ -291,23 +305,27 @@ EVENT_TYPES = {
     "notes.exported": "memory_read",
 }
 
+# RecursionError: a body from another hand may be nested deeper than Python's stack allows.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _decoder: msgspec.json.Decoder[MemoryRecord] = msgspec.json.Decoder(MemoryRecord)
 
 
 def encode_memory_record(record: MemoryRecord) -> bytes:
-    """A record as the bytes that are hashed and kept."""
+    """Encode a record as canonical JSON: the bytes that are hashed and stored."""
     return canonical(record)
 
 
 def decode_memory_record(body: bytes) -> MemoryRecord:
-    """The record that bytes are. Raises one of `UNREADABLE`."""
+    """Decode the body of an entry.
+
+    Raise one of `UNREADABLE` if it is not a record of this version.
+    """
     return _decoder.decode(body)
 
 
 def tag_of(record: MemoryRecord) -> str:
-    """The tag under which a record is kept."""
+    """Return the tag under which a record is stored."""
     tag = type(record).__struct_config__.tag
     assert isinstance(tag, str)
     return tag

@@ -1,13 +1,13 @@
-"""A memory in one SQLite file: one tenant, one log as a hash chain, and what follows from it.
+"""A memory in one SQLite file: one log as a hash chain, and the projections that follow from it.
 
-One file is one tenant, and nothing here opens two: what must not be seen together is not kept
-together. The log is the truth. An entry and what it does to the projections are one transaction,
-which waits for the disk, so what was acknowledged is in both. A writer takes the file's lock, reads
-the head and appends behind it: two writers never make two entries of one place.
+One file is one tenant, and nothing here opens two: notes that must not be seen together are not
+stored together. The log is the truth. An entry and its effect on the projections are one
+transaction, which waits for the disk, so both have what was acknowledged. A writer takes the file's
+lock, reads the head and appends after it: two writers never use one position.
 
-Projections that were made by another version, or that are not as far as the log, are made again
-when the file is opened. Bytes that were erased while somebody was reading are taken out of the file
-when it is opened next.
+If projections are from another version, or do not reach the end of the log, they are rebuilt when
+the file is opened. Bytes that were erased while another process was reading are removed when the
+file is opened next.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from tallystick.memory.store.records import (
 from tallystick.storage.clock import now_ms
 from tallystick.storage.sqlite_file import SqliteFile
 
-# The log of a memory: a hash chain of headers, with what was said sealed apart.
+# The log of a memory: a hash chain of headers. The bodies are sealed apart from them.
 #
-# An entry's hash is SHA-256(previous hash ‖ header). The header says where the entry stands, when
-# it was written, which note it is about, and SHA-256(salt ‖ body); it says nothing of what the note
-# says. Salt and body are stored apart: both are removed when the note is erased, the chain still
-# holds, and with the salt gone nobody can find a short text by trying.
+# An entry's hash is SHA-256(previous hash ‖ header). The header has the entry's position, its time,
+# the note it is about, and SHA-256(salt ‖ body); it has nothing of the note's content. Salt and
+# body are stored apart. When the note is erased, both are removed and the chain still holds;
+# without the salt, nobody can find a short text by trying.
 #
-# Rule 1: places count from 1, so that a place is also the number of entries up to it. The head of
-# an empty log is place 0.
-# Rule 2: times in headers never go back. "As of a time" is the last place that is not after it.
-# Rule 3: `origin` is in the header and outlives the body: whoever asks twice under one origin,
-# after a crash for instance, is answered once, also when the note has been erased meanwhile.
+# Rule 1: positions count from 1, so a position is also the number of entries up to it. The head of
+# an empty log is position 0.
+# Rule 2: times in headers never go back. "As of a time" is the last position that is not after it.
+# Rule 3: `origin` is in the header and outlives the body. A request that is repeated under one
+# origin, after a crash for instance, is done once, also when the note has been erased meanwhile.
 
 
 LOG_FORMAT = 1
 
 
 class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What the chain binds of an entry."""
+    """The fields of an entry that the chain binds."""
 
     v: int
     store: str
@@ -69,7 +69,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry at its place. Salt and body are None once they were erased."""
+    """An entry at its position. Salt and body are None after they were erased."""
 
     seq: int
     header: bytes
@@ -82,7 +82,7 @@ _decode_header = msgspec.json.Decoder(EntryHeader).decode
 
 
 def empty_head() -> Head:
-    """Where a log stands that has no entries."""
+    """Return the head of a log without entries."""
     return Head(count=0, hash=GENESIS.hex())
 
 
@@ -97,7 +97,7 @@ def seal_entry(
     body: bytes,
     salt: bytes,
 ) -> tuple[Entry, EntryHeader]:
-    """Put a body at the end of a log."""
+    """Make the entry that appends `body` after `head`, and its header. Nothing is written."""
     header = EntryHeader(
         v=LOG_FORMAT,
         store=store,
@@ -114,7 +114,7 @@ def seal_entry(
 
 
 def read_entry_header(data: bytes, *, store: str, seq: int) -> EntryHeader | str:
-    """The header of the entry at a place, or why these bytes are not one."""
+    """Return the header of the entry at a position, or the reason why these bytes are not one."""
     try:
         header = _decode_header(data)
     except UNREADABLE:
@@ -134,9 +134,10 @@ def read_entry_header(data: bytes, *, store: str, seq: int) -> EntryHeader | str
 def check_entry(
     entry: Entry, *, store: str, previous: str, at_min: int
 ) -> tuple[EntryHeader, MemoryRecord | None] | str:
-    """The header and record of an entry behind the hash `previous`, or why it does not hold.
+    """Return the header and record of an entry, or the reason why it does not hold.
 
-    The record is None if it was erased.
+    `previous` is the hash of the entry before, and `at_min` its time. The record is None if it was
+    erased.
     """
     header = read_entry_header(entry.header, store=store, seq=entry.seq)
     if isinstance(header, str):
@@ -162,12 +163,9 @@ def check_entry(
     return header, record
 
 
-# A memory in one SQLite file: one tenant, one log, and the projections that follow from it.
-
-
 _BUSY_SECONDS = 10.0
 _LOG_SCHEMA = (
-    # Salt and body are NULL once they were erased.
+    # Salt and body are NULL after they were erased.
     """CREATE TABLE log (
         seq INTEGER PRIMARY KEY, header BLOB NOT NULL, hash BLOB NOT NULL, salt BLOB, body BLOB
     )""",
@@ -176,7 +174,7 @@ _LOG_SCHEMA = (
         count INTEGER NOT NULL, hash BLOB NOT NULL, at INTEGER NOT NULL,
         projection TEXT NOT NULL, projected INTEGER NOT NULL, scrub INTEGER NOT NULL
     )""",
-    # No projection: what a model made of a note cannot be made from the log. Its digest is there.
+    # Not a projection: vectors cannot be computed from the log alone. The log has their digests.
     """CREATE TABLE vector (
         number INTEGER NOT NULL, window INTEGER NOT NULL, seq INTEGER NOT NULL,
         vector BLOB NOT NULL, tokens BLOB, PRIMARY KEY (number, window)
@@ -186,7 +184,7 @@ _LOG_SCHEMA = (
 
 @dataclass(slots=True)
 class HeadRow:
-    """What the file says of itself."""
+    """The row of the table `head`: identity, secret, end of the log, state of the projections."""
 
     store: str
     secret: bytes
@@ -198,7 +196,10 @@ class HeadRow:
 
 
 class LogWriter:
-    """A transaction that appends. Made by `SqliteMemory.writing`, and over with it."""
+    """A transaction that appends to the log.
+
+    It is valid inside the `SqliteMemory.writing` that made it.
+    """
 
     def __init__(
         self, db: sqlite3.Connection, row: HeadRow, *, now: int, entropy: _Entropy
@@ -220,9 +221,9 @@ class LogWriter:
         origin: str | None = None,
         same: bytes | None = None,
     ) -> tuple[int, str]:
-        """Put a record at the end of the log and into the projections.
+        """Append a record to the log and apply it to the projections.
 
-        Returns its place and the salted digest of its body.
+        Return its position and the salted digest of its body. `same` is as in `fold`.
         """
         entry, header = seal_entry(
             head=self.head,
@@ -243,11 +244,11 @@ class LogWriter:
         return entry.seq, header.body_sha256
 
     def new_id(self) -> str:
-        """An id for a note of this moment."""
+        """Return a new note id for the time of this transaction."""
         return uuid7(time_ms=self.at, entropy=self._entropy(ENTROPY_BYTES))
 
-    def empty(self, seqs: Sequence[int]) -> None:
-        """Take salt and body out of entries. The file is to be scrubbed afterwards."""
+    def erase_bodies(self, seqs: Sequence[int]) -> None:
+        """Delete salt and body of the entries at these positions, and mark the file for `scrub`."""
         self.db.executemany(
             "UPDATE log SET salt = NULL, body = NULL WHERE seq = ?", [(seq,) for seq in seqs]
         )
@@ -258,7 +259,7 @@ _Entropy = Callable[[int], bytes]
 
 
 class SqliteMemory:
-    """A memory's file, shared by threads and processes. Closing twice is harmless."""
+    """The file of a memory, shared by threads and processes. Closing twice is harmless."""
 
     def __init__(
         self,
@@ -282,6 +283,7 @@ class SqliteMemory:
         self.close()
 
     def close(self) -> None:
+        """Close the file. It is opened again on its next use."""
         self._file.close()
         self._ready = False
 
@@ -289,27 +291,31 @@ class SqliteMemory:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Look at one state of the memory, whatever is written meanwhile."""
+        """Read one state of the memory, whatever is written meanwhile."""
         self._prepare()
         with self._file.reading() as db:
             yield db
 
     def head(self) -> Head:
-        """Where the log stands, to be kept elsewhere: how many entries, and the last one's hash."""
+        """Return the number of entries and the hash of the last one, to be kept elsewhere."""
         with self.reading() as db:
             return head_row(db, self.path).head
 
     def identity(self) -> str:
-        """The id of this store, which every entry binds."""
+        """Return the id of this store, which every entry binds."""
         with self.reading() as db:
             return head_row(db, self.path).store
 
     def secret(self) -> bytes:
+        """Return the key of the digests by which duplicates are found."""
         with self.reading() as db:
             return head_row(db, self.path).secret
 
     def entries(self, *, start: int = 1, stop: int | None = None) -> Iterator[Entry]:
-        """Entries from a place up to another, that one included, as they stand in the file."""
+        """Yield the entries from position `start` through `stop`, as they are in the file.
+
+        They are read in batches, so entries that are appended meanwhile may be included.
+        """
         batch = 500
         end = (1 << 62) if stop is None else stop
         while start <= end:
@@ -325,9 +331,13 @@ class SqliteMemory:
             start = rows[-1][0] + 1
 
     def seq_at(self, time_ms: int) -> int:
-        """The last place that was written at or before a time; 0 before the first."""
+        """Return the last position that was written at or before a time, or 0.
+
+        Raise `MemoryCorrupt` if a header on the way cannot be read.
+        """
         with self.reading() as db:
             row = head_row(db, self.path)
+            # Times in headers never go back, so the log can be searched by halves.
             low, high = 0, row.head.count
             while low < high:
                 middle = (low + high + 1) // 2
@@ -339,7 +349,10 @@ class SqliteMemory:
             return low
 
     def resolve(self, as_of: int | None) -> int:
-        """A place to look from: the head, or the one that is given. Raises `NoteInvalid`."""
+        """Return the position to read as of: `as_of`, or the head's if it is None.
+
+        Raise `NoteInvalid` if the log has no such position. Position 0 is before the first entry.
+        """
         count = self.head().count
         if as_of is None:
             return count
@@ -351,12 +364,17 @@ class SqliteMemory:
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool = True) -> Iterator[LogWriter]:
-        """One transaction: entries and what follows from them, all or nothing."""
+        """Open one transaction for entries and their effects, all or nothing.
+
+        With `forced`, its commit waits for the disk. Without, it survives this process, but maybe
+        not a power cut.
+        """
         self._prepare()
         with self._file.writing(forced=forced) as db:
             row = head_row(db, self.path)
             writer = LogWriter(db, row, now=self.clock(), entropy=self._entropy)
             yield writer
+            # A transaction that appended nothing leaves the head, its time too, as it was.
             if writer.head != row.head:
                 db.execute(
                     "UPDATE head SET count = ?, hash = ?, at = ?, projected = ?, scrub = ?",
@@ -370,9 +388,12 @@ class SqliteMemory:
                 )
 
     def scrub(self) -> bool:
-        """Take erased bytes out of indexes, free pages and SQLite's log. False if not done yet.
+        """Remove erased bytes from indexes, free pages and SQLite's own log.
 
-        It writes the whole file anew: once for many erasures, not once for each.
+        Return False if not done yet.
+
+        It rewrites the whole file, so call it once for many erasures. Until it is done the mark
+        stays, and the next process that opens the file tries again.
         """
         self._prepare()
         with self._file.writing() as db:
@@ -380,23 +401,30 @@ class SqliteMemory:
             db.execute("INSERT INTO words (words) VALUES ('optimize')")
         if not self._file.rewrite():
             return False
+        # The mark goes last: after a crash before this line, the next opening scrubs again.
         with self._file.writing() as db:
             db.execute("UPDATE head SET scrub = 0")
         return True
 
     @property
     def scrub_due(self) -> bool:
-        """Whether bytes that were erased may still be in the file."""
+        """True while bytes that were erased may still be in the file."""
         with self.reading() as db:
             return head_row(db, self.path).scrub
 
     def rebuild(self) -> int:
-        """Make the projections again from the log. Returns how many entries were read."""
+        """Rebuild the projections from the log. Return how many entries were read.
+
+        Raise `MemoryCorrupt` if an entry does not hold.
+        """
         with self._file.writing() as db:
             return self._rebuild(db)
 
     def check_index(self) -> None:
-        """Have the index of words compared with what it was made of. Raises `MemoryCorrupt`."""
+        """Compare the index of words with the table it was made of.
+
+        Raise `MemoryCorrupt` if they differ.
+        """
         with self._file.writing(forced=False) as db:
             db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
 
@@ -411,19 +439,21 @@ class SqliteMemory:
         )
 
     def _prepare(self) -> None:
-        """See once that the projections are those of the log."""
+        """Rebuild the projections if they do not fit the log, and scrub if due. Check only once."""
         if self._ready:
             return
         with self._file.reading() as db:
             row = head_row(db, self.path)
-            there = _tables(db)
-        if not _current(row, there):
+            there = _table_names(db)
+        if not _is_current(row, there):
             with self._file.writing() as db:
-                if not _current(head_row(db, self.path), _tables(db)):
+                # Another process may have rebuilt them before this one got the lock.
+                if not _is_current(head_row(db, self.path), _table_names(db)):
                     self._rebuild(db)
         self._ready = True
         if row.scrub:
-            # Whoever reads an older state now is why it was not done before: later, then.
+            # It fails while a reader holds an older state. The mark stays, so a later opening tries
+            # again.
             with contextlib.suppress(MemoryLocked):
                 self.scrub()
 
@@ -433,6 +463,7 @@ class SqliteMemory:
         for statement in PROJECTION_SCHEMA:
             db.execute(statement)
         count = fold_all(db, db, row, path=self.path)
+        # Vectors are not rebuilt. Those of notes that the log no longer has go here.
         db.execute("DELETE FROM vector WHERE number NOT IN (SELECT number FROM note)")
         db.execute("UPDATE head SET projection = ?, projected = ?", (PROJECTION, row.head.count))
         return count
@@ -441,7 +472,10 @@ class SqliteMemory:
 def fold_all(
     source: sqlite3.Connection, target: sqlite3.Connection, row: HeadRow, *, path: Path
 ) -> int:
-    """Fold the log of one database into the empty projections of another, checking it."""
+    """Fold the log of one database into the empty projections of another, and check every entry.
+
+    Return how many there are. Raise `MemoryCorrupt` at the first entry that does not hold.
+    """
     previous, at = empty_head().hash, 0
     rows = source.execute("SELECT seq, header, hash, salt, body FROM log ORDER BY seq")
     count = 0
@@ -458,17 +492,18 @@ def fold_all(
     return count
 
 
-def _current(row: HeadRow, tables: set[str]) -> bool:
+def _is_current(row: HeadRow, tables: set[str]) -> bool:
     named = {statement.split()[2] for statement in PROJECTION_SCHEMA if "TABLE" in statement}
     named = {name for name in named if name != "TABLE"} | {"words"}
     return row.projection == PROJECTION and row.projected == row.head.count and named <= tables
 
 
-def _tables(db: sqlite3.Connection) -> set[str]:
+def _table_names(db: sqlite3.Connection) -> set[str]:
     return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
 def head_row(db: sqlite3.Connection, path: Path) -> HeadRow:
+    """Return the row of the table `head`. Raise `MemoryCorrupt` if it is missing or unreadable."""
     found = db.execute(
         "SELECT store, secret, count, hash, at, projection, projected, scrub FROM head"
     ).fetchone()
@@ -491,7 +526,8 @@ def head_row(db: sqlite3.Connection, path: Path) -> HeadRow:
 
 def _entry(row: tuple[int, bytes, bytes, bytes | None, bytes | None]) -> Entry:
     seq, header, hash, salt, body = row
-    # What has another type than we gave it was changed by another hand: it is checked as bytes.
+    # A value of another type was not written by this program. As bytes it reaches the checks, which
+    # fail.
     return Entry(
         seq=seq,
         header=_bytes(header) or b"",

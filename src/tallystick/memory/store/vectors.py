@@ -1,9 +1,9 @@
-"""Vectors: what a model made of notes in windows, kept beside them and erased with them.
+"""The vectors of notes: what an embedding model made of their windows, stored and erased with them.
 
-The store keeps bytes and does not read them. One model at a time: vectors of two are never
-compared, so another model's are refused until it is chosen, which throws the old ones away. The log
-has a digest of each vector, sealed as the note is, so a changed one is found; and its place, so a
-recall as of an earlier place does not use what came later.
+The store keeps bytes and does not interpret them. There is one model at a time: vectors of two
+models are never compared, so another model's are refused until it is chosen, which deletes the old
+ones. The log has a digest of each vector, sealed as the note is, so a changed vector is found. It
+also has the vector's position, so a recall as of an earlier position does not use later vectors.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tallystick.memory.store.sqlite import SqliteMemory
 
 # Windows: a long note as overlapping pieces that a small model can read whole.
 #
-# A window has at most 200 pieces of words and shares 40 with the next. Pieces are counted on the
-# high side of what the models' own tokenizers count: a model that reads 256 reads all of a window.
-# Short notes have one window, the whole text. What is said here is as old as the notes: a change
-# makes other windows of the same note, and needs another VERSION.
+# A window has at most 200 pieces of words and shares 40 with the next. The count of pieces is on
+# the high side of what the models' own tokenizers count: a model that reads 256 tokens reads all of
+# a window. Short notes have one window, the whole text. These rules are as old as the stored
+# vectors: a change would make other windows of the same note, and needs another WINDOW_VERSION.
 
 
 WINDOW_VERSION = 1
@@ -38,7 +38,7 @@ _PIECE = re.compile(r"[A-Za-z0-9]{1,5}|[^A-Za-z0-9\s]")
 
 
 def windows(text: str) -> tuple[tuple[int, int], ...]:
-    """Where the windows of a text begin and end, in characters."""
+    """Return where the windows of a text begin and end, in characters."""
     # No piece is shorter than a character: most notes need no counting.
     if len(text) <= WINDOW_PIECES:
         return ((0, len(text)),)
@@ -62,23 +62,20 @@ def _word_start(text: str, at: int, end: int) -> int:
     return at if space is None else space.end()
 
 
-# Vectors: what a model made of notes, kept beside them and erased with them.
-
-
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DIMENSIONS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """A window's vector, and if the model gives them its token vectors, as bytes."""
+    """The vector of a window, and its token vectors if the model gives them, as bytes."""
 
     vector: bytes
     tokens: bytes | None = None
 
 
 def model_of(memory: SqliteMemory) -> tuple[str, int] | None:
-    """The digest and dimensions of the store's model, None if none was chosen."""
+    """Return the digest and dimensions of the store's model, or None if none was chosen."""
     with memory.reading() as db:
         return model_at(db, OPEN)
 
@@ -86,10 +83,13 @@ def model_of(memory: SqliteMemory) -> tuple[str, int] | None:
 def choose_model(
     memory: SqliteMemory, model: str, *, dimensions: int, replace: bool = False
 ) -> int:
-    """Say whose vectors the store keeps. Returns the place that says so.
+    """Choose the model whose vectors the store keeps.
 
-    If it is another model than before, `replace` must say that the old vectors are thrown away and
-    the notes embedded again; otherwise `ModelMismatch` is raised.
+    Return the position of the entry that says so.
+
+    Choosing the present model again writes nothing. Choosing another one needs `replace`, and
+    deletes all vectors; without it, raise `ModelMismatch`. Raise `NoteInvalid` if `model` is not a
+    SHA-256 in hex, or if `dimensions` is not from 1 to 65,536.
     """
     if not _DIGEST.fullmatch(model):
         raise NoteInvalid(field="model", why="the SHA-256 of a model in hex", given=model)
@@ -114,10 +114,11 @@ def choose_model(
 def keep_vectors(
     memory: SqliteMemory, made: Iterable[tuple[str, Sequence[Vectors]]], *, model: str
 ) -> int:
-    """Keep the vectors of notes, one for each window in order. Returns how many notes had none.
+    """Store the vectors of notes, one for each window in order. Return how many notes had none.
 
-    Raises `ModelMismatch` for another model than the store's, `NoteNotFound` for a note that is
-    not here; then none of them is kept. A note that has vectors keeps those it has.
+    A note that has vectors keeps those it has. Nothing is stored if an error is raised:
+    `ModelMismatch` for another model than the store's; `NoteNotFound` for a note that is not here;
+    `NoteInvalid` if no model was chosen, or if the number of vectors is not that of the windows.
     """
     kept = 0
     with memory.writing() as writer:
@@ -159,24 +160,27 @@ def keep_vectors(
     return kept
 
 
-_UNEMBEDDED = (
+_WITHOUT_VECTORS = (
     "FROM note JOIN state USING (number) WHERE seq_to = ? AND redacted = 0 "
     "AND NOT EXISTS (SELECT 1 FROM vector WHERE vector.number = note.number)"
 )
 
 
-def count_unembedded(memory: SqliteMemory) -> int:
-    """How many notes have no vectors."""
+def count_notes_without_vectors(memory: SqliteMemory) -> int:
+    """Return how many notes have no vectors. Redacted notes need none and are not counted."""
     with memory.reading() as db:
-        return int(db.execute(f"SELECT count(*) {_UNEMBEDDED}", (OPEN,)).fetchone()[0])
+        return int(db.execute(f"SELECT count(*) {_WITHOUT_VECTORS}", (OPEN,)).fetchone()[0])
 
 
-def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Notes without vectors, the oldest first, each with the texts of its windows."""
+def notes_without_vectors(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Return up to `limit` notes without vectors, each with the texts of its windows.
+
+    The oldest are first.
+    """
     found: list[tuple[str, tuple[str, ...]]] = []
     with memory.reading() as db:
         rows = db.execute(
-            f"SELECT id, body_seq {_UNEMBEDDED} ORDER BY note.number LIMIT ?",
+            f"SELECT id, body_seq {_WITHOUT_VECTORS} ORDER BY note.number LIMIT ?",
             (OPEN, limit),
         ).fetchall()
         for id, body_seq in rows:
@@ -188,7 +192,7 @@ def unembedded(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str
 
 
 def model_at(db: sqlite3.Connection, seq: int) -> tuple[str, int] | None:
-    """The model as of a place."""
+    """Return the digest and dimensions of the model as of a position, or None before any."""
     row = db.execute(
         "SELECT digest, dimensions FROM model WHERE seq <= ? ORDER BY seq DESC LIMIT 1", (seq,)
     ).fetchone()
@@ -198,9 +202,13 @@ def model_at(db: sqlite3.Connection, seq: int) -> tuple[str, int] | None:
 def vectors_of(
     db: sqlite3.Connection, seq: int, numbers: Collection[int]
 ) -> dict[int, tuple[bytes, ...]]:
-    """Vectors of the model as of a place, as far as they were there, by the number of the note."""
+    """Return the vectors of some notes as of a position, by the number of the note.
+
+    Notes without vectors at that position are left out. The result is empty if the model of that
+    position was replaced since.
+    """
     found: dict[int, tuple[bytes, ...]] = {}
-    if _kept(db, seq):
+    if _is_latest_model(db, seq):
         select = f"SELECT number, vector FROM vector WHERE seq <= {int(seq)} AND number"
         for number, vector in in_batches(db, select, numbers, order="number, window"):
             found[number] = (*found.get(number, ()), vector)
@@ -208,8 +216,11 @@ def vectors_of(
 
 
 def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
-    """The token vectors of all windows of a note, one after the other, as of a place."""
-    if not _kept(db, seq):
+    """Return the token vectors of all windows of a note as of a position, one after the other.
+
+    Return None if a window has none, or if the model of that position was replaced since.
+    """
+    if not _is_latest_model(db, seq):
         return None
     rows = db.execute(
         "SELECT tokens FROM vector WHERE number = ? AND seq <= ? ORDER BY window", (number, seq)
@@ -219,15 +230,21 @@ def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
 
 
 def vector_rows_at(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, bytes]]:
-    """Every vector of the model as of a place with the number of its note, window by window."""
-    if _kept(db, seq):
+    """Yield each vector as of a position with the number of its note, window by window.
+
+    Yield nothing if the model of that position was replaced since.
+    """
+    if _is_latest_model(db, seq):
         yield from db.execute(
             "SELECT number, vector FROM vector WHERE seq <= ? ORDER BY number, window", (seq,)
         )
 
 
-def _kept(db: sqlite3.Connection, seq: int) -> bool:
-    """Whether the vectors are of the model as of a place. Those of earlier ones are not kept."""
+def _is_latest_model(db: sqlite3.Connection, seq: int) -> bool:
+    """Return True if the vectors are of the model as of a position.
+
+    Those of earlier models are deleted.
+    """
     chosen, latest = db.execute(
         "SELECT (SELECT max(seq) FROM model WHERE seq <= ?), (SELECT max(seq) FROM model)", (seq,)
     ).fetchone()
@@ -238,25 +255,22 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# Embedding: giving vectors to the notes that have none, with one model for the whole store.
-
-
-# As many as are kept in one transaction: what was embedded before a crash stays embedded.
+# Notes of one transaction: vectors that were stored before a crash stay.
 _BATCH = 200
 
 
 def embed_missing(
     memory: SqliteMemory, embedder: Embedder, *, dimensions: int, replace: bool = False
 ) -> int:
-    """Embed every note that has no vector yet, window by window. Returns how many there were.
+    """Embed every note that has no vectors yet, window by window. Return how many there were.
 
-    A store with vectors of another model raises `ModelMismatch`; with `replace` those are thrown
-    away, and every note is embedded again.
+    Raise `ModelMismatch` if the store has vectors of another model. With `replace`, delete those
+    instead, and embed every note again.
     """
     if model_of(memory) != (embedder.digest, dimensions):
         choose_model(memory, embedder.digest, dimensions=dimensions, replace=replace)
     count = 0
-    while found := unembedded(memory, limit=_BATCH):
+    while found := notes_without_vectors(memory, limit=_BATCH):
         made = [(id, [_vectors(embedder, each) for each in texts]) for id, texts in found]
         count += keep_vectors(memory, made, model=embedder.digest)
     return count

@@ -1,12 +1,12 @@
-"""Whether a memory is what was written: every place, hash, body, row and vector computed again.
+"""Verify a memory: compute every position, hash, body, row and vector again.
 
-The log is checked entry by entry. A body that is gone is `erased` if an entry says so, and damage
-if none does. Then the projections are made again in memory and compared row by row, and vectors
-with the digests in the log. A log cannot know that its end was cut off together with its head; a
-head that was kept elsewhere can.
+The log is checked entry by entry. A body that is missing counts as `erased` if an entry says so,
+and as damage if none does. Then the projections are computed again in memory and compared row by
+row, and the vectors are compared with the digests in the log. A log cannot show that its end was
+cut off together with its head; a head that was kept elsewhere can.
 
-Not checked: what is no content. The version that made the projections, and whether the file is
-still to be scrubbed, only say what is to be done when it is opened.
+Not checked: the version that made the projections, and whether the file is still to be scrubbed.
+They are no content. They only say what to do when the file is opened.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from tallystick.memory.store.sqlite import (
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was checked. Counting ends at the first entry that does not hold.
+    """The result of a verification. Counting ends at the first entry that does not hold.
 
-    `first_broken_at` is its place, None if it is not the log that is wrong.
+    `first_broken_at` is the position of that entry, or None if the log itself is not at fault.
     """
 
     valid: bool
@@ -61,16 +61,20 @@ class _Broken(Exception):
 def verify_memory(
     memory: SqliteMemory, *, head: Head | None = None, projections: bool = True
 ) -> VerifyReport:
-    """Check a memory. `head` is one that was kept elsewhere: it must still be a part of the log."""
+    """Check a memory and return a report; damage is in the report, not raised.
+
+    `head` is a head that was kept elsewhere: it must still be a part of the log. Without
+    `projections`, only the log and the vectors are checked.
+    """
     walk = _Walk(head)
     total = 0
     try:
         with memory.reading() as db:
             row = head_row(db, memory.path)
             total = row.head.count
-            scratch = _scratch() if projections else None
-            walk.log(db, row, scratch)
-            walk.vectors(db)
+            scratch = _empty_projections() if projections else None
+            walk.check_log(db, row, scratch)
+            walk.check_vectors(db)
             if scratch is not None:
                 _compare(db, scratch)
         if projections:
@@ -83,7 +87,7 @@ def verify_memory(
 
 
 class _Walk:
-    """A walk along the log, and what it needs to remember of it."""
+    """A walk along the log, with what it needs to remember of it."""
 
     def __init__(self, kept: Head | None) -> None:
         self._kept = kept
@@ -104,28 +108,37 @@ class _Walk:
             error_message=why,
         )
 
-    def log(self, db: sqlite3.Connection, row: HeadRow, scratch: sqlite3.Connection | None) -> None:
+    def check_log(
+        self, db: sqlite3.Connection, row: HeadRow, scratch: sqlite3.Connection | None
+    ) -> None:
+        """Check every entry, fold it into `scratch` if given, and check the head.
+
+        Raise `_Broken`.
+        """
         previous, at = empty_head().hash, 0
         if self._kept is not None and self._kept.count == 0 and self._kept.hash != previous:
             raise _Broken("the log does not begin as the kept head says", 0)
         for values in db.execute("SELECT seq, header, hash, salt, body FROM log ORDER BY seq"):
-            entry = _typed(values, self._seq + 1)
+            entry = _entry_of(values, self._seq + 1)
             checked = check_entry(entry, store=row.store, previous=previous, at_min=at)
             if isinstance(checked, str):
                 raise _Broken(checked, entry.seq)
             header, record = checked
-            self._take(header, record)
+            self._track(header, record)
             if scratch is not None:
-                _folded(scratch, header, record, row.secret)
+                _fold_entry(scratch, header, record, row.secret)
             previous, at = entry.hash, header.at
             self._seq = entry.seq
             kept = self._kept
             if kept is not None and kept.count == entry.seq and kept.hash != entry.hash:
                 raise _Broken("the log is another than the kept head says", entry.seq)
-        self._end(row, previous, at)
+        self._check_end(row, previous, at)
 
-    def vectors(self, db: sqlite3.Connection) -> None:
-        """Compare what models made with what the log says they made."""
+    def check_vectors(self, db: sqlite3.Connection) -> None:
+        """Compare the stored vectors with the digests in the log.
+
+        Raise `_Broken` if they differ.
+        """
         rows = db.execute("SELECT number, window, seq, vector, tokens FROM vector")
         found: dict[int, dict[int, tuple[int, str, str | None]]] = {}
         for number, window, seq, vector, tokens in rows:
@@ -135,13 +148,13 @@ class _Walk:
             number = self._numbers[id]
             have = found.pop(number, {})
             seq = self._embedded_at[number][1]
-            told = zip(record.vectors, record.tokens, strict=False)
-            if have != {window: (seq, *digests) for window, digests in enumerate(told)}:
+            recorded = zip(record.vectors, record.tokens, strict=False)
+            if have != {window: (seq, *digests) for window, digests in enumerate(recorded)}:
                 raise _Broken(f"the vectors of note {id} are not those of entry {seq}", seq)
         if found:
             raise _Broken(f"there are vectors of note {min(found)}, and no entry of them")
 
-    def _take(self, header: EntryHeader, record: MemoryRecord | None) -> None:
+    def _track(self, header: EntryHeader, record: MemoryRecord | None) -> None:
         if header.tag == "note.remembered" and header.note is not None:
             self._numbers[header.note] = header.seq
         match record:
@@ -158,7 +171,7 @@ class _Walk:
             case _:
                 pass
 
-    def _end(self, row: HeadRow, previous: str, at: int) -> None:
+    def _check_end(self, row: HeadRow, previous: str, at: int) -> None:
         here = self._seq
         if here < row.head.count:
             why = f"it is missing: {here:,} entries are there, the head counts {row.head.count:,}"
@@ -174,7 +187,7 @@ class _Walk:
             raise _Broken("its body is there, and an entry says that it was erased", min(back))
 
 
-def _scratch() -> sqlite3.Connection:
+def _empty_projections() -> sqlite3.Connection:
     made = sqlite3.connect(":memory:", isolation_level=None)
     for statement in PROJECTION_SCHEMA:
         made.execute(statement)
@@ -182,7 +195,7 @@ def _scratch() -> sqlite3.Connection:
     return made
 
 
-def _folded(
+def _fold_entry(
     scratch: sqlite3.Connection, header: EntryHeader, record: MemoryRecord | None, secret: bytes
 ) -> None:
     try:
@@ -198,17 +211,20 @@ def _compare(db: sqlite3.Connection, scratch: sqlite3.Connection) -> None:
         ours, theirs = db.execute(question), scratch.execute(question)
         while True:
             one, other = ours.fetchmany(500), theirs.fetchmany(500)
-            if [*map(_kinds, one)] != [*map(_kinds, other)]:
-                raise _Broken(f"the table `{table}` is not what follows from the log; rebuild it")
+            if [*map(_typed_values, one)] != [*map(_typed_values, other)]:
+                raise _Broken(
+                    f"the table `{table}` is not what follows from the log; SqliteMemory.rebuild() "
+                    "builds it again"
+                )
             if not one:
                 break
 
 
-def _kinds(row: tuple[object, ...]) -> tuple[tuple[type, object], ...]:
+def _typed_values(row: tuple[object, ...]) -> tuple[tuple[type, object], ...]:
     return tuple((type(value), value) for value in row)
 
 
-def _typed(values: tuple[object, ...], seq: int) -> Entry:
+def _entry_of(values: tuple[object, ...], seq: int) -> Entry:
     place, header, hash, salt, body = values
     if place != seq:
         raise _Broken("it is missing", seq)

@@ -1,4 +1,4 @@
-"""The port of capabilities: what a run gives its programs beside the data and the models.
+"""The port of capabilities: what a run gives its programs beside the models.
 
 A capability lives in a package of its own, above the runtime, and is registered in one list by the
 client. The runtime knows this port and no capability by name. What a capability records of a run
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from tallystick.core.citation.cited import Cited
 from tallystick.core.errors import TallystickError
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
@@ -24,14 +25,18 @@ from tallystick.core.records import (
     EvidenceRef,
     HostAnswered,
     ProgramChecked,
+    RunEnded,
     RunStarted,
 )
+from tallystick.core.strategy import AskedStrategy
+from tallystick.model.port import Model
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import Queries
 from tallystick.runtime.calls.scope import Call, CallScope
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.spend.door import ModelDoor
+from tallystick.sandbox.text import HostText
 
 if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -45,12 +50,22 @@ class AskedRun:
     inputs: Sequence[Input]
     put_skills: Sequence[str]
     session_id: str
+    strategy: AskedStrategy | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """The variables of a run's programs: `values` are in the guest, `texts` stay on the host."""
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    texts: Mapping[str, HostText | Mapping[str, HostText]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunServices:
-    """The parts of a run that a capability may use. Without a `door` nobody is asked: a replay.
+    """The parts of a run that a capability may use.
 
+    A replay asks no model: it has no `door` and no `model`.
     `others` gives the functions of the run's other capabilities. `sockets` is where native programs
     find sockets of this process, None where they cannot.
     """
@@ -62,6 +77,7 @@ class RunServices:
     others: Callable[[RunCapability], Sequence[RunFunction]]
     wrap: Callable[[RunFunction], RunFunction]
     sandbox: Callable[[], WasmSandbox]
+    model: Model | None = None
     sockets: Path | None = None
 
 
@@ -71,6 +87,18 @@ class RunCapability:
     def functions(self) -> Sequence[RunFunction]:
         """Return the functions that programs find."""
         return ()
+
+    def data(self) -> RunData:
+        """Return the variables that programs find."""
+        return RunData()
+
+    def finish(self, started: RunStarted) -> RunStarted:
+        """Return the start of a new run as it is written, once its functions are known."""
+        return started
+
+    async def cite(self, ended: RunEnded | None, started: RunStarted) -> Cited | None:
+        """Return where the answer stands in the data, None if this run's data are not of here."""
+        return None
 
     def evidence(self, state: RunState) -> EvidenceRef | None:
         """Return what the prompt of the next turn shows of this, as it is recorded."""
@@ -136,8 +164,14 @@ class Capability(Protocol):
     ) -> RunCapability | None:
         """Return what it gives a run, new or recorded; None for nothing.
 
-        The start of a new run has its functions not yet.
+        The start of a new run does not name its functions yet.
         """
+        ...
+
+    def cite_recorded(
+        self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
+    ) -> Cited | None:
+        """Return where the answer of a recorded run stands in its data, None for no data."""
         ...
 
 
@@ -160,6 +194,12 @@ class CapabilityBase:
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
         """Find no drift."""
         return ()
+
+    def cite_recorded(
+        self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
+    ) -> Cited | None:
+        """Cite nothing."""
+        return None
 
 
 class Tools(CapabilityBase):
@@ -201,6 +241,28 @@ class Opened:
         if self._functions is None:
             self._functions = [made for each in self._each for made in each.functions()]
         return self._functions
+
+    def data(self) -> RunData:
+        """Return the variables of all."""
+        each = [opened.data() for opened in self._each]
+        return RunData(
+            values={name: value for data in each for name, value in data.values.items()},
+            texts={name: text for data in each for name, text in data.texts.items()},
+        )
+
+    def finish(self, started: RunStarted) -> RunStarted:
+        """Complete the start of a new run, by one after the other."""
+        for each in self._each:
+            started = each.finish(started)
+        return started
+
+    async def cite(self, ended: RunEnded | None, started: RunStarted) -> Cited:
+        """Return the citations of the one that has some."""
+        for each in self._each:
+            found = await each.cite(ended, started)
+            if found is not None:
+                return found
+        return Cited()
 
     def evidence(self, state: RunState) -> EvidenceRef | None:
         """Return the evidence of the one that has some."""

@@ -1,8 +1,9 @@
-"""Runs that programs begin: `rlm_query` and `rlm_query_batched`.
+"""Serve the child runs of programs: `rlm_query` and `rlm_query_batched`.
 
-Each is a real run: its own model turns, programs, namespace and chain, under what its parent has
-left. At the greatest depth the question goes to the model directly instead, and the program is told
-so. A child is an effect: new, recorded or cut off in the middle, everything here is the same.
+A child is a real run, with its own turns, programs, variables and chain, and the limits that its
+parent has left. At the maximum depth the question goes to the model directly, and the program is
+told so. A child is an effect, so this module does the same for a new child, one that is on record,
+and one that was cut off.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tallystick.runtime.calls.queries import (
     MODEL,
     Queries,
     QueryProblem,
-    checked_text,
+    check_text,
     problem_of_refusal,
 )
 from tallystick.runtime.calls.scope import Call
@@ -54,14 +55,14 @@ from tallystick.sandbox.host import HostFunction
 from tallystick.storage.clock import new_id
 
 _CONTEXT_BYTES_MAX = 4_000_000
-# Each is an input of its own, with a name, a shape and a place in the interpreter.
+# Each text is an input of its own, which takes memory in the interpreter of the child.
 _CONTEXT_TEXTS_MAX = 10_000
 Context = str | Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest:
-    """One child that is asked for."""
+    """One child run that a program asks for."""
 
     call: Call
     item: int
@@ -71,13 +72,13 @@ class ChildRequest:
 
     @property
     def ends_at(self) -> float:
-        """When the time of the program that asks is over, by the monotonic clock."""
+        """The end of the time of the program that asks, by the monotonic clock."""
         return self.call.scope.times.ends_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """What a run hands on to its children. `wrap` is how functions of the caller are called."""
+    """The part of a run that its children share. `wrap` wraps functions of the caller."""
 
     run: str
     model_door: ModelDoor
@@ -93,7 +94,7 @@ class Parent:
 
 
 class ChildRunner(Protocol):
-    """Drives children to their end."""
+    """Drives child runs to their end."""
 
     @property
     def slots(self) -> ChildSlots: ...
@@ -105,26 +106,28 @@ class ChildRunner(Protocol):
     def refusal(
         self, parent: Parent, request: ChildRequest
     ) -> BudgetExhausted | BudgetUnpriced | None:
-        """Why what the parent has left does not even pay for a child's first call."""
+        """Return why the parent cannot even pay for the first call of a child, None if it can."""
         ...
 
     def waits(self, parent: str, change: int) -> None:
-        """So many more children of a run wait for a place; fewer, if it is negative."""
+        """Change the number of children of a run that wait for a place."""
         ...
 
     async def begin(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller
-    ) -> tuple[Run, Head]: ...
+    ) -> tuple[Run, Head]:
+        """Start a child with the id `run`, and return its result and head when it has ended."""
+        ...
 
     async def resume(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller
     ) -> tuple[Run, Head]:
-        """Go on with a child that was begun; also if nothing of it was written."""
+        """Resume a child that was started, even if it has no record yet."""
         ...
 
 
 class Children:
-    """The children of one run's programs. Without a `runner` none is driven: a replay."""
+    """The children of one run. A replay has no `runner`: it drives none."""
 
     def __init__(
         self,
@@ -147,16 +150,16 @@ class Children:
     def functions(self) -> list[HostFunction]:
         return [
             HostFunction(name="rlm_query", function=self.query, handed=True),
-            HostFunction(name="rlm_query_batched", function=self.batched, handed=True),
+            HostFunction(name="rlm_query_batched", function=self.query_batch, handed=True),
         ]
 
     async def query(
         self, call: Call, prompt: str, context: object = None, model: str | None = None
     ) -> dict[str, object]:
         """Have a run of its own answer, over `context` (text, or texts by name); returns text."""
-        return await self._asked(call, [prompt], [context], model)
+        return await self._ask_batch(call, [prompt], [context], model)
 
-    async def batched(
+    async def query_batch(
         self, call: Call, prompts: list[str], contexts: object = None, model: str | None = None
     ) -> dict[str, object]:
         """Many at once, each over its own context; answers in order, HostErrors for failures."""
@@ -167,16 +170,16 @@ class Children:
         given = [None] * len(prompts) if contexts is None else contexts
         if len(given) != len(prompts):
             raise UsageError(f"{len(prompts):,} prompts and {len(given):,} contexts")
-        return await self._asked(call, prompts, given, model)
+        return await self._ask_batch(call, prompts, given, model)
 
-    async def over(self) -> None:
-        """Wait until every child has ended: none outlives the program that began it."""
-        # Whoever waited for them has left, and so they were cancelled.
+    async def wait_until_ended(self) -> None:
+        """Wait until every child has ended: none outlives the program that started it."""
+        # No need to cancel: the call that waited for them was cancelled, and cancelled them.
         await until_ended(list(self._under_way))
 
     # -- inside --------------------------------------------------------------------------------
 
-    async def _asked(
+    async def _ask_batch(
         self, call: Call, prompts: Sequence[object], contexts: Sequence[object], model: object
     ) -> dict[str, object]:
         if model is not None and not isinstance(model, str):
@@ -187,7 +190,7 @@ class Children:
             ChildRequest(
                 call=call,
                 item=item,
-                prompt=checked_text(prompt, item),
+                prompt=check_text(prompt, item),
                 context=_context(context, item),
                 model=model,
             )
@@ -198,8 +201,8 @@ class Children:
             answers: list[object] = []
         elif self._depth >= call.scope.limits.depth:
             note = "no run may stand deeper here: the model was asked directly, as by llm_query"
-            texts = [_flat(each) for each in requests]
-            answers = await self._queries.directly(call, texts, requests[0].model)
+            texts = [_with_context(each) for each in requests]
+            answers = await self._queries.query_directly(call, texts, requests[0].model)
         else:
             await self._let_in(requests)
             answers = await self._at_once([self._one(each) for each in requests])
@@ -212,7 +215,10 @@ class Children:
         return {"answers": told, "errors": errors, "note": note}
 
     async def _let_in(self, requests: Sequence[ChildRequest]) -> None:
-        """Find the model of a batch, or raise. One that was begun is not refused as a whole."""
+        """Check the model of a batch. Raise `QueryProblem` if programs may not ask it.
+
+        A batch that is partly on record was let in before, and is not checked again.
+        """
         first = requests[0]
         if any(self._attempts(each) or self._refusal(each) for each in requests):
             return
@@ -223,7 +229,7 @@ class Children:
                 runner.check_model(parent, first.model)
             except UsageError as error:
                 batch = dataclasses.replace(first, item=WHOLE)
-                return _refused(batch, message=str(error), dimension=MODEL, attempt=0)
+                return _refusal_of(batch, message=str(error), dimension=MODEL, attempt=0)
             return None
 
         key = Key("query", first.call.intent, WHOLE, 0)
@@ -235,14 +241,14 @@ class Children:
         tasks = [asyncio.ensure_future(each) for each in work]
         waiting: AbstractAsyncContextManager[None] = nullcontext()
         if self._runner is not None:
-            waiting = self._runner.slots.lent(depth=self._depth)
+            waiting = self._runner.slots.lend(depth=self._depth)
         try:
             async with waiting:
                 return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
                 task.cancel()
-            # Each writes down how it ended.
+            # Wait: each child that was cancelled records its end.
             await until_ended(tasks)
 
     async def _one(self, request: ChildRequest) -> object:
@@ -257,11 +263,12 @@ class Children:
         return QueryProblem("ChildStopped", said)
 
     async def _run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
-        """Have a child. One that an earlier process was stopped in is resumed, as an attempt."""
+        """Return the end of a child. One that was cut off is resumed, as another attempt."""
         attempts = self._attempts(request)
         last = attempts[-1][1] if attempts else None
         told = self._effects.history.is_answered(request.call.intent)
-        # What a child has spent that is resumed counts as that runs again on its record.
+        # A child that will be resumed counts its own charges while it repeats its record. One that
+        # is over is not driven again, so its charges are counted here.
         is_over = last is not None and (last.stop not in CUT_OFF or told)
         charged, run = Charge(), None
         for attempt in range(1, len(attempts) + 2):
@@ -285,7 +292,7 @@ class Children:
     # -- for one child -------------------------------------------------------------------------
 
     def live(self) -> tuple[Parent, ChildRunner]:
-        """Return who drives children, and for whom."""
+        """Return the parent and the runner of a live run. Never called in a replay."""
         assert self._parent is not None, "a replay drives nothing"
         assert self._runner is not None, "a replay drives nothing"
         return self._parent, self._runner
@@ -296,7 +303,7 @@ class Children:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Have a place among the live children of the tree, while inside."""
+        """Take a place among the live children of the tree, and give it back on the way out."""
         parent, runner = self.live()
         task = asyncio.current_task()
         assert task is not None
@@ -305,7 +312,7 @@ class Children:
         waiting = True
         runner.waits(parent.run, 1)
         try:
-            async with runner.slots.held(depth=self._depth + 1):
+            async with runner.slots.hold(depth=self._depth + 1):
                 waiting = False
                 runner.waits(parent.run, -1)
                 yield
@@ -314,7 +321,7 @@ class Children:
                 runner.waits(parent.run, -1)
 
     def caller(self, request: ChildRequest) -> Caller:
-        """Return what a child records of who began it."""
+        """Return what a child records about the call that started it."""
         return Caller(
             run=self.live()[0].run,
             intent=request.call.intent,
@@ -329,10 +336,10 @@ class Children:
 
 
 class ChildCall:
-    """One attempt at a child run: begun, or resumed if it is that of an earlier attempt, `run`.
+    """One attempt at a child run: a new one, or `run`, which an earlier attempt started.
 
-    `charged` is what of its cost its parent has on record already. `counts` says that what is on
-    record is all that it has cost.
+    `charged` is the part of its cost that the record of its parent has already. With `counts`, its
+    record is complete, and the cost on record is counted.
     """
 
     def __init__(
@@ -350,23 +357,23 @@ class ChildCall:
         self._run = run
         self._charged = charged
         self._counts = counts
-        # A long answer is kept apart, and is not in its record.
+        # The text of a long answer: it is stored as an attachment, and not in its record.
         self._answer: str | None = None
         self.key = Key("child", request.call.intent, request.item, attempt)
         self.scope = request.call.scope
 
-    def again(self, begun: ChildBegun) -> ChildBegun:
+    def begin_again(self, begun: ChildBegun) -> ChildBegun:
         return msgspec.structs.replace(begun, request_sha256=request_sha256(self._request))
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[ChildBegun]:
+    async def admit(self) -> AsyncIterator[ChildBegun]:
         request = self._request
         parent, runner = self._children.live()
         async with self._children.place():
             refused = None if self._run is not None else runner.refusal(parent, request)
             if refused is not None:
                 raise Refused(
-                    _refused(
+                    _refusal_of(
                         request,
                         message=str(refused),
                         dimension=refused.dimension
@@ -387,17 +394,17 @@ class ChildCall:
     async def send(self, begun: ChildBegun) -> Sequence[Record]:
         parent, runner = self._children.live()
         if self._run is not None:
-            return [await self._resumed(begun)]
+            return [await self._resume(begun)]
         try:
             run, head = await runner.begin(
                 parent, begun.run, self._request, self._children.caller(self._request)
             )
         except BackendError as error:
-            run, head = _never_begun(begun.run, error), Head.of_nothing()
-        return [self._ended(begun, run, head)]
+            run, head = _failed_start(begun.run, error), Head.of_nothing()
+        return [self._end_record(begun, run, head)]
 
-    def left(self, begun: ChildBegun, *, sent: bool) -> ChildEnded:
-        """Return the end of a child that was left before it had written anything."""
+    def leave(self, begun: ChildBegun, *, sent: bool) -> ChildEnded:
+        """Return the end of a child that was cancelled before it recorded anything."""
         return ChildEnded(
             intent=begun.intent,
             item=begun.item,
@@ -412,19 +419,19 @@ class ChildCall:
             attempt=begun.attempt,
         )
 
-    async def doubted(self, begun: ChildBegun, found: Found | None) -> ChildEnded:
+    async def settle_doubt(self, begun: ChildBegun, found: Found | None) -> ChildEnded:
         async with self._children.place():
-            return await self._resumed(begun)
+            return await self._resume(begun)
 
-    def unsent(self, found: Found) -> tuple[ChildBegun, ChildEnded]:
+    def record_unsent(self, found: Found) -> tuple[ChildBegun, ChildEnded]:
         raise AssertionError("a child that was left is resumed")
 
-    def served(self, begun: ChildBegun | None, ended: ChildEnded | QueryRefused) -> None:
+    def count_served(self, begun: ChildBegun | None, ended: ChildEnded | QueryRefused) -> None:
         door = self._children.door
         if self._counts and door is not None and isinstance(ended, ChildEnded):
-            door.recalled("", charge_of_child(ended.charge))
+            door.count_recorded("", charge_of_child(ended.charge))
 
-    async def told(self, ended: ChildEnded | QueryRefused) -> ChildEnded | QueryRefused:
+    async def completed(self, ended: ChildEnded | QueryRefused) -> ChildEnded | QueryRefused:
         if not isinstance(ended, ChildEnded) or ended.answer_ref is None:
             return ended
         if self._answer is None:
@@ -432,19 +439,19 @@ class ChildCall:
             self._answer = raw.decode("utf-8", "surrogatepass")
         return msgspec.structs.replace(ended, answer=self._answer)
 
-    async def _resumed(self, begun: ChildBegun) -> ChildEnded:
+    async def _resume(self, begun: ChildBegun) -> ChildEnded:
         parent, runner = self._children.live()
         try:
             run, head = await runner.resume(
                 parent, begun.run, self._request, self._children.caller(self._request)
             )
         except AttachmentError as error:
-            # Not the program's to handle: the run stays as it is.
+            # Do not give this to the program as an error: it would continue without the child.
             why = f"cannot be gone on with: {error}"
             raise ResumeRefused(run=begun.run, why=why) from error
-        return self._ended(begun, run, head)
+        return self._end_record(begun, run, head)
 
-    def _ended(self, begun: ChildBegun, run: Run, head: Head) -> ChildEnded:
+    def _end_record(self, begun: ChildBegun, run: Run, head: Head) -> ChildEnded:
         answer, ref = run.answer or "", None
         if len(answer) > INLINE_BYTES_MAX:
             raw = answer.encode("utf-8", "surrogatepass")
@@ -461,7 +468,7 @@ class ChildCall:
             answer=answer if ref is None else "",
             answer_ref=ref,
             partial=run.partial,
-            charge=_more_than(self._charged, run.charge),
+            charge=_growth(self._charged, run.charge),
             count=head.count,
             hash=head.hash,
             attempt=begun.attempt,
@@ -469,7 +476,10 @@ class ChildCall:
 
 
 async def until_ended(tasks: Collection[asyncio.Future[object]]) -> None:
-    """Wait until all have ended. A cancel waits too: what is under way is being written down."""
+    """Wait until all tasks have ended, and then raise a cancel that came meanwhile.
+
+    The tasks still record how they ended, so they must not be left.
+    """
     left: asyncio.CancelledError | None = None
     while any(not each.done() for each in tasks):
         try:
@@ -478,19 +488,19 @@ async def until_ended(tasks: Collection[asyncio.Future[object]]) -> None:
             left = error
     for each in tasks:
         if not each.cancelled():
-            # Whoever waited for it has heard of it, or is gone.
+            # Read the error, or asyncio logs it as never retrieved. The caller has seen it.
             each.exception()
     if left is not None:
         raise left
 
 
 def request_sha256(request: ChildRequest) -> str:
-    """What was asked for, by its digest."""
+    """Return the digest of a request: prompt, context and model."""
     return digest(canonical([request.prompt, request.context, request.model]))
 
 
-def _flat(request: ChildRequest) -> str:
-    """A question with its context in one text."""
+def _with_context(request: ChildRequest) -> str:
+    """Return the question and its context in one text."""
     if request.context is None:
         return request.prompt
     texts = (
@@ -502,7 +512,7 @@ def _flat(request: ChildRequest) -> str:
 
 
 def _context(given: object, item: int) -> Context:
-    """What a child is to read, checked: it comes from a program."""
+    """Return the context of a child. Raise `UsageError` if it is no text, or too long."""
     held: Context
     if given is None or isinstance(given, str):
         held = given
@@ -521,10 +531,10 @@ def _context(given: object, item: int) -> Context:
     return held
 
 
-def _refused(
+def _refusal_of(
     request: ChildRequest, *, message: str, dimension: str, scope: str = "", attempt: int = 1
 ) -> QueryRefused:
-    """What is written of a child that is not begun."""
+    """Return the record of a child that is not started."""
     return QueryRefused(
         intent=request.call.intent,
         item=request.item,
@@ -535,8 +545,8 @@ def _refused(
     )
 
 
-def _never_begun(run: str, error: BackendError) -> Run:
-    """What a child came to whose interpreter could not be had."""
+def _failed_start(run: str, error: BackendError) -> Run:
+    """Return the result of a child that got no interpreter."""
     return Run(
         run=run,
         answer=None,
@@ -550,8 +560,8 @@ def _never_begun(run: str, error: BackendError) -> Run:
     )
 
 
-def _more_than(before: Charge, now: Charge) -> Charge:
-    """What a charge has grown by."""
+def _growth(before: Charge, now: Charge) -> Charge:
+    """Return the difference of two charges."""
     known = now.usd is not None
     return Charge(
         usd=(now.usd or 0) - (before.usd or 0) if known else None,

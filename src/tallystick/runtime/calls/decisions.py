@@ -1,7 +1,7 @@
-"""What becomes of calls whose outcome nobody knows, decided before a run is resumed.
+"""Decide about calls in doubt before a run is resumed.
 
-Whoever can be asked is asked. An effect that may be made twice without harm is simply made again,
-and so is a call to a model in this process, which sends no bill. For the rest the policy decides.
+A provider or a tool that can tell the outcome is asked. An idempotent effect is repeated, and so is
+a call to a model in this process, which sends no bill. For the rest the policy decides.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.journal.effects import Decision, Decisions, Found
 from tallystick.runtime.spend.door import ModelDoor
 
-# Asks a provider what came of a call, by the model's name and the call's key.
+# Asks a provider for the outcome of a call, by the name of the model and the key of the call.
 FindReply = Callable[[str, str], Awaitable[ModelReply | Lookup]]
 
 
-async def decided(
+async def decide(
     run: str,
     records: Sequence[Record],
     *,
@@ -44,9 +44,11 @@ async def decided(
     free: Callable[[str], bool],
     find_reply: FindReply,
 ) -> Decisions:
-    """Decide about every call that is open. Raises `RunInDoubt` where nobody can.
+    """Return a decision for every call that is open.
 
-    `model` is the run's own. `free` says of one by its name that nobody sends a bill for it.
+    `model` is the model of the run, `policy` decides where the outcome is unknown, `functions` are
+    the tools by name, and `free` says of a model by name whether it sends no bill. Raise
+    `RunInDoubt` with all undecided calls if the policy is "halt".
     """
     found = Decisions()
     undecided: list[OpenCall] = []
@@ -56,7 +58,7 @@ async def decided(
             undecided.append(call)
             continue
         if isinstance(call, CallHost):
-            outcome = await _effect(call, functions.get(call.name), run)
+            outcome = await _find_effect(call, functions.get(call.name), run)
             if outcome is Lookup.UNKNOWN:
                 undecided.append(call)
             else:
@@ -103,18 +105,18 @@ def _decide(decisions: Decisions, call: OpenCall, found: Found, left: Collection
 
 
 def name_outside(run: str, call: OpenCall) -> str:
-    """Return the name under which a call went out."""
+    """Return the key that a call was sent with."""
     if isinstance(call, AskModel):
         # Each attempt has an intent of its own.
         return call_key(run, call.intent)
     if isinstance(call, CallHost | RunProgram):
-        # However often it is made: whoever got it can tell that it is the same.
+        # All attempts share it, so that the receiver can recognize a repeated call.
         return call_key(run, call.intent)
     return call_key(run, call.intent, item=call.item, attempt=call.attempt)
 
 
-async def _effect(call: CallHost, function: RunFunction | None, run: str) -> object:
-    """What came of an effect, as far as whoever made it can say."""
+async def _find_effect(call: CallHost, function: RunFunction | None, run: str) -> object:
+    """Return the outcome of an effect: what it returned, or a `Lookup`."""
     if function is None:
         return Lookup.UNKNOWN
     if function.idempotent:
@@ -125,12 +127,9 @@ async def _effect(call: CallHost, function: RunFunction | None, run: str) -> obj
     return await said if isinstance(said, Awaitable) else said
 
 
-# How a model call whose outcome nobody knew is settled, as was decided about it.
-
-
-def settled_unsent(model_door: ModelDoor, terms: CallTerms) -> Settled:
-    """Return the settlement of an attempt that stands for one that was left: nothing was sent."""
-    return settled_doubt(model_door, terms, None, Decision.AGAIN)[0]
+def settle_unsent(model_door: ModelDoor, terms: CallTerms) -> Settled:
+    """Return the settlement, at no cost, of an attempt that is recorded but was not sent."""
+    return settle_doubt(model_door, terms, None, Decision.AGAIN)[0]
 
 
 ABANDONED = "its outcome is unknown and it was not made again"
@@ -138,15 +137,15 @@ _NEVER_ARRIVED = "it never arrived"
 _MADE_AGAIN = "its outcome is unknown; it is made again"
 
 
-def settled_doubt(
+def settle_doubt(
     model_door: ModelDoor, terms: CallTerms, reserved: Reserved | None, found: Found | None
 ) -> tuple[Settled, str]:
-    """How a call that was in doubt is settled, and what is said of it where it has no reply."""
+    """Settle a call in doubt by its decision. Return that, and a message if it has no reply."""
     reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
     if isinstance(found, ModelReply):
-        return model_door.recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
+        return model_door.settle_recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""
     sent = found is not Decision.AGAIN
-    settled = model_door.recovered(terms, reserved, AttemptCancelled(sent=sent))
+    settled = model_door.settle_recovered(terms, reserved, AttemptCancelled(sent=sent))
     said: dict[object, str] = {
         Decision.AGAIN: _NEVER_ARRIVED,
         Decision.RETRY: _MADE_AGAIN,

@@ -1,8 +1,8 @@
-"""Host functions of a run: a decorator, a policy, and the right each needs.
+"""Define host functions: the decorator, the policy, and the capability that each needs.
 
-The signature and the docstring are what the model reads. The policy says what is written of a call
-and when: a `read` is answered from the ledger on replay; an `effect` is on disk before it is begun,
-since after a crash nobody could tell whether it was.
+The model reads the signature and the docstring. The policy says how a call is recorded. A `read` is
+answered from the ledger on replay. An `effect` is on disk before it begins: after a crash, nothing
+else could tell that it may have happened.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFunction:
-    """A function and what a run has to know of it. It can still be called as it was.
+    """A function with its policy. Calling it calls the function.
 
-    `handed` says that its first argument is the `Call` that it serves, and not the program's.
-    `narrowed` says that skills which are loaded may take it away.
+    With `handed`, its first argument is the `Call` that it serves, and not one of the program. With
+    `narrowed`, loaded skills may take it away.
     """
 
     function: Callable[..., Any]
@@ -57,6 +57,7 @@ class RunFunction:
         return self.function(*args, **kwargs)
 
     def hosted(self) -> HostFunction:
+        """Return the function as the sandbox calls it."""
         return HostFunction(
             name=self.name,
             function=self.function,
@@ -77,14 +78,13 @@ def host_function(
 ) -> Callable[[Callable[..., Any]], RunFunction]:
     """Make a function callable from programs.
 
-    `policy` is `effect` unless it is said to only read: an effect that is not recorded as one could
-    happen twice. `needs` names the capability a run must be granted. `local` is for what is quick
-    and waits for nothing.
+    `policy` is `effect` by default: an effect that is recorded as a `read` could happen twice.
+    `needs` names the capability that a run must be granted. `local` is for a function that is quick
+    and does not wait: it is called in the thread of the program.
 
-    After a crash nobody knows whether an effect that was under way happened. One that is
-    `idempotent` is made again. For another, `lookup` is asked by the key that `effect_key()` gave
-    it while it was under way: it returns what the function returned then, `NOT_RECEIVED`, or
-    `UNKNOWN`.
+    After a crash, the outcome of an effect in progress is unknown. An `idempotent` effect is
+    repeated. For another one, `lookup` is called with the key that `effect_key()` returned inside
+    it. It returns what the function returned then, `NOT_RECEIVED`, or `UNKNOWN`.
     """
 
     def made(function: Callable[..., Any]) -> RunFunction:
@@ -102,7 +102,10 @@ def host_function(
 
 
 def check_functions(functions: Iterable[object]) -> set[str]:
-    """Return the names of functions. Raises `UsageError` for two that share one."""
+    """Return the names of functions.
+
+    Raise `UsageError` for one that is not a host function, and for two with one name.
+    """
     names: set[str] = set()
     for each in functions:
         if not isinstance(each, RunFunction):
@@ -122,10 +125,10 @@ def check_functions(functions: Iterable[object]) -> set[str]:
 def on_loop(
     functions: Iterable[RunFunction], loop: asyncio.AbstractEventLoop | None
 ) -> tuple[RunFunction, ...]:
-    """Return functions whose coroutines run on a loop, that of a caller who awaits the run.
+    """Return functions whose coroutines run on the event loop of the caller.
 
-    What such a function uses (connections, locks, tasks) belongs to the loop that it was made on.
-    Without a loop they are returned as they are.
+    The connections, locks and tasks of such a function belong to the loop that they were made on.
+    Without a loop, return the functions as they are.
     """
     if loop is None:
         return tuple(functions)
@@ -140,7 +143,7 @@ def on_loop(
 
 
 class _Exited(Exception):
-    """The exit that a function raised, for the program that called it."""
+    """A `SystemExit` of a function, as the program that called it sees it."""
 
     told_as = "SystemExit"
 
@@ -148,7 +151,7 @@ class _Exited(Exception):
 def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> Callable[..., Any]:
     if not is_async(function):
         return function
-    # Of the caller. A call comes from the thread of a program, which has none of it.
+    # The context variables of the caller. The thread of a program, which calls, does not have them.
     context = copy_context()
 
     @functools.wraps(function)
@@ -173,7 +176,10 @@ def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
 
 
 def effect_key() -> str:
-    """The key of the effect under way, for whoever can tell later whether it arrived."""
+    """Return the key of the effect in progress, by which its outcome can be looked up later.
+
+    Raise `UsageError` outside of an effect.
+    """
     key = _KEY.get()
     if key is None:
         raise UsageError("effect_key: no effect is under way here")
@@ -182,7 +188,7 @@ def effect_key() -> str:
 
 @contextmanager
 def under_key(key: str) -> Iterator[None]:
-    """Have an effect find its key while inside."""
+    """Set the key that `effect_key` returns, and reset it on the way out."""
     token = _KEY.set(key)
     try:
         yield

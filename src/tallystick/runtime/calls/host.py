@@ -1,4 +1,4 @@
-"""The host of a program: serves its calls, each from the record or from a table, and notes them."""
+"""Serve the host calls of a program, from the record or from functions, and record the answers."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tallystick.sandbox.host import Blocking, HostTable, encoded_reply, error_re
 from tallystick.sandbox.port import HostCall, HostNames
 
 _ERROR_TAG = b"1"
-# Says why a program may not call a function now, None if it may.
+# Returns why a program may not make a call now, None if it may.
 Refuse = Callable[[Call], TallystickError | None]
-# Gives the fields of an answer's record for what serving it has touched.
+# Returns fields of an answer's record, from the notes that were made while it was served.
 FieldsOf = Callable[[Sequence[msgspec.Struct]], Mapping[str, Any]]
-# Hears of an answer that is served from the record.
+# Called with an answer that is served from the record.
 Recalled = Callable[[CallScope, HostAnswered], None]
 
 
 class HostFunctions:
-    """What the programs of a run may call, and what is to be known of each function.
+    """The functions that the programs of a run may call, and the policy of each.
 
-    `refuse` says why a call may not be made, `fields_of` what its answer notes, and `recalled`
-    hears of answers that are served.
+    `refuse` returns why a call may not be made, `fields_of` what is recorded with its answer.
+    `recalled` is called with answers that are served from the record.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HostFunctions:
 
 
 class ProgramHost:
-    """Serves the calls of one program. Called in the program's thread."""
+    """The host of one program, for its sandbox. It is called in the thread of the program."""
 
     def __init__(self, functions: HostFunctions, scope: CallScope, effects: Effects) -> None:
         self._functions = functions
@@ -81,11 +81,11 @@ class ProgramHost:
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
         numbered = self._scope.call(call.name, call.request, index=call.index)
-        return self._effects.perform_here(_Served(self._functions, self._scope, call, numbered))
+        return self._effects.perform_here(_HostEffect(self._functions, self._scope, call, numbered))
 
 
-class _Served:
-    """One host call, as an effect or as a read."""
+class _HostEffect:
+    """One host call of a program, for `Effects.perform_here`."""
 
     def __init__(
         self, functions: HostFunctions, scope: CallScope, call: HostCall, numbered: Call
@@ -97,7 +97,10 @@ class _Served:
 
     @cached_property
     def _refused(self) -> TallystickError | None:
-        """Why the call may not be made. Looked at only for one that is new."""
+        """Return why the call may not be made, None if it may.
+
+        Computed only for a new call: one that is on record was allowed then.
+        """
         return self._functions.refusal(self._call)
 
     @property
@@ -110,12 +113,12 @@ class _Served:
 
     @property
     def is_effect(self) -> bool:
-        """True for one that is on disk before it begins. What is denied is not begun."""
+        """True if the call is recorded before it begins. A call that is refused never begins."""
         policy = self._functions.policies.get(self._call.name)
         return policy == "effect" and self._refused is None
 
     def begin(self, attempt: int) -> CallHost:
-        return self._scope.begun(self._call, attempt)
+        return self._scope.begin_effect(self._call, attempt)
 
     def check(self, known: HostAnswered | CallHost) -> None:
         now: list[tuple[str, object, object]] = [
@@ -129,7 +132,7 @@ class _Served:
                     index=self._call.index, field=field, recorded=recorded, now=made
                 )
 
-    def answered_again(self, answer: HostAnswered) -> bytes | Awaitable[bytes]:
+    def serve(self, answer: HostAnswered) -> bytes | Awaitable[bytes]:
         if answer.reply_sha256 is None:
             self._note_again(answer)
             if answer.reply_ref is None:
@@ -137,31 +140,33 @@ class _Served:
             return self._functions.run_attachments.read(answer.reply_ref)
         return self._then(
             self._functions.table.serve(self._asked, self._call),
-            lambda reply: self._compared(answer, reply),
+            lambda reply: self._compare(answer, reply),
         )
 
     def make(self) -> bytes | Awaitable[bytes]:
         self._scope.times.begin_live_once()
         if self._refused is not None:
-            return self._told(error_reply(self._refused))
+            return self._note_and_return(error_reply(self._refused))
         with under_key(self._call.name_outside):
             reply = self._functions.table.serve(self._asked, self._call)
         if isinstance(reply, bytes | Blocking):
-            return self._then(reply, self._told)
-        return self._awaited(reply)
+            return self._then(reply, self._note_and_return)
+        return self._wait_and_note(reply)
 
-    def told(self, found: Found) -> bytes:
+    def answer_decided(self, found: Found) -> bytes:
         self._scope.times.begin_live_once()
         if found is Decision.ABANDON:
-            return self._told(error_reply(LeftInDoubt(f"{self._call.name}: {ABANDONED}")))
-        return self._told(encoded_reply(found))
+            return self._note_and_return(
+                error_reply(LeftInDoubt(f"{self._call.name}: {ABANDONED}"))
+            )
+        return self._note_and_return(encoded_reply(found))
 
     # -- inside --------------------------------------------------------------------------------
 
     def _then(
         self, reply: bytes | Awaitable[bytes], then: Callable[[bytes], bytes]
     ) -> bytes | Awaitable[bytes]:
-        """Return what `then` makes of a reply, wherever that is made."""
+        """Apply `then` to a reply: at once, in the thread that computes it, or after the await."""
         if isinstance(reply, bytes):
             return then(reply)
         if isinstance(reply, Blocking):
@@ -175,18 +180,18 @@ class _Served:
         with under_key(self._call.name_outside):
             return work()
 
-    async def _awaited(self, reply: Awaitable[bytes]) -> bytes:
+    async def _wait_and_note(self, reply: Awaitable[bytes]) -> bytes:
         with under_key(self._call.name_outside):
             told = await reply
-        await self._noted(told).done()
+        await self._note(told).wait()
         return told
 
-    def _told(self, reply: bytes) -> bytes:
-        """Return the reply, noted. Waits until that of an effect is committed."""
-        self._noted(reply).result()
+    def _note_and_return(self, reply: bytes) -> bytes:
+        """Record the reply and return it. For an effect, wait until the record is committed."""
+        self._note(reply).result()
         return reply
 
-    def _compared(self, answer: HostAnswered, reply: bytes) -> bytes:
+    def _compare(self, answer: HostAnswered, reply: bytes) -> bytes:
         now = digest(reply)
         if now != answer.reply_sha256:
             raise ReplayDiverged(
@@ -196,10 +201,10 @@ class _Served:
         return reply
 
     def _note_again(self, answer: HostAnswered) -> None:
-        self._scope.answered(answer)
+        self._scope.note_answer(answer)
         self._functions.recalled(self._scope, answer)
 
-    def _noted(self, reply: bytes) -> PendingWrite:
+    def _note(self, reply: bytes) -> PendingWrite:
         call = self._call
         ref, reply_sha256 = None, None
         ok = not reply.startswith(_ERROR_TAG)
@@ -208,7 +213,7 @@ class _Served:
         elif len(reply) > INLINE_BYTES_MAX:
             label = f"answer of {call.name}"
             ref = self._functions.run_attachments.keep(reply, label=label)
-        return self._scope.answered(
+        return self._scope.note_answer(
             HostAnswered(
                 intent=call.intent,
                 program=call.program,

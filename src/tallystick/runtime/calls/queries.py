@@ -1,8 +1,8 @@
-"""Model calls of programs: `llm_query` and `llm_query_batched`.
+"""Serve the model calls of programs: `llm_query` and `llm_query_batched`.
 
-A batch keeps its order and runs side by side; each item has its own attempts, its own reservation
-and its own end. Each attempt is an effect: from the record or from a model, everything here is the
-same.
+The items of a batch run side by side and keep their order. Each item has its own attempts,
+reservations and outcome. Each attempt is an effect, so this module does the same for a live run and
+for one that is served from its record.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ from tallystick.core.records import (
 from tallystick.core.schema import check_schema, found_in, problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
-from tallystick.runtime.calls.decisions import ABANDONED, settled_doubt, settled_unsent
+from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
 from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.journal.effects import Decision, Effects, Found, Refused
 from tallystick.runtime.spend.door import ModelDoor, ReservedCall
 from tallystick.sandbox.host import HostFunction
 
-# What a call is refused for that asks for a model which is not for programs.
+# The `dimension` of a refusal because the model is not one that programs may ask.
 MODEL = "model"
 BATCH_MAX = 10_000
 ITEMS_MAX = 100_000
 _PROMPT_BYTES_MAX = 1_000_000
-# Before the second attempt; doubled for each one after it.
+# The wait before the second attempt, doubled for each further one.
 _WAIT_MS = 250
 _SHOWN_CHARS_MAX = 2_000
 _PLAIN = {"boolean": "yes or no.", "integer": "a whole number.", "number": "a number."}
-# What becomes of a batch that is not paid for as a whole: the part that is runs, or nothing does.
+# If the budget does not pay for a whole batch: run the part that it pays for, or nothing.
 Fit = Literal["part", "whole"]
 
 
 class QueryProblem(TallystickError):
-    """A model call of a program came to nothing. `kind` says why."""
+    """The error of a program's model call. Programs see `kind` as its name."""
 
     code = "query"
 
@@ -67,19 +67,19 @@ class QueryProblem(TallystickError):
 
 
 def problem_of_refusal(refused: QueryRefused) -> QueryProblem:
-    """What a program is told of a call that was never made."""
+    """Return the error that a program sees for a call that was refused."""
     kind = "UnknownModel" if refused.dimension == MODEL else "BudgetExhausted"
     return QueryProblem(kind, refused.message)
 
 
-# A model by the name that a program gives; None is the run's own. Raises what the program sees.
+# Finds a model by the name that a program gives, None for the run's own. Raises `UsageError`.
 FindModel = Callable[[str | None], Model]
 QueryOutcome = QueryReplied | QueryFailed | QueryRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedModels:
-    """The models that the programs of a run ask. Without a `door` none is asked: a replay."""
+    """The models that the programs of a run may ask. A replay has no `door`: it asks none."""
 
     run: str
     door: ModelDoor | None
@@ -90,7 +90,7 @@ class AskedModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRequest:
-    """One attempt at one item."""
+    """One attempt at one item of a batch."""
 
     call: Call
     item: int
@@ -107,7 +107,7 @@ class QueryRequest:
     def next(
         self, *, wait_ms: int = 0, messages: tuple[Message, ...] | None = None
     ) -> QueryRequest:
-        """Return the attempt after this one, with other messages if there are any."""
+        """Return the next attempt, with other messages if given."""
         return dataclasses.replace(
             self,
             attempt=self.attempt + 1,
@@ -127,7 +127,7 @@ class Queries:
     def functions(self) -> list[HostFunction]:
         return [
             HostFunction(name="llm_query", function=self.query, handed=True),
-            HostFunction(name="llm_query_batched", function=self.batched, handed=True),
+            HostFunction(name="llm_query_batched", function=self.query_batch, handed=True),
         ]
 
     async def query(
@@ -138,12 +138,12 @@ class Queries:
         schema: Any = None,  # noqa: ANN401 (a program's word, checked below)
     ) -> object:
         """Ask a model; returns its text, or with `schema` (bool, int, list[str], ...) a value."""
-        (outcome,) = await self._asked(call, [prompt], model, schema)
+        (outcome,) = await self._ask_batch(call, [prompt], model, schema)
         if isinstance(outcome, QueryProblem):
             raise outcome
         return outcome
 
-    async def batched(
+    async def query_batch(
         self,
         call: Call,
         prompts: list[str],
@@ -156,7 +156,7 @@ class Queries:
             raise UsageError(f"prompts: a list of texts, not {type(prompts).__name__}")
         if fit not in ("part", "whole"):
             raise UsageError(f"fit: 'part' or 'whole', not {fit!r}")
-        outcomes = await self._asked(
+        outcomes = await self._ask_batch(
             call, prompts, model, schema, fit="whole" if fit == "whole" else "part"
         )
         # Errors stand apart: whatever a model says is an answer.
@@ -169,11 +169,13 @@ class Queries:
             ],
         }
 
-    async def directly(self, call: Call, prompts: Sequence[str], model: str | None) -> list[object]:
-        """Return the outcomes of calls that a program makes in another way than by name."""
-        return await self._asked(call, prompts, model, None)
+    async def query_directly(
+        self, call: Call, prompts: Sequence[str], model: str | None
+    ) -> list[object]:
+        """Return the answers to calls that a program made as another function, `rlm_query`."""
+        return await self._ask_batch(call, prompts, model, None)
 
-    async def alone(
+    async def query_alone(
         self,
         call: Call,
         prompt: str,
@@ -182,17 +184,17 @@ class Queries:
         tokens_out_max: int,
         heard: Callable[[QueryOutcome], None],
     ) -> object:
-        """Ask one question from outside of the process; `heard` is told of each attempt.
+        """Ask one question of a native program, and return the answer or raise `QueryProblem`.
 
-        A model that is not for programs is refused by its item: refused as a batch, two questions
-        of one host call would have one place in the record.
+        `heard` is called with the outcome of each attempt. An unknown model is refused as an item,
+        not as a batch: two questions of one host call would otherwise have one key on record.
         """
         self._count(1)
         request = QueryRequest(
             call=call,
             item=0,
             model=model,
-            messages=(_asking(checked_text(prompt, 0), None),),
+            messages=(_message(check_text(prompt, 0), None),),
             tokens_out_max=tokens_out_max,
         )
         outcome = await self._one(request, None, {}, heard)
@@ -207,7 +209,7 @@ class Queries:
         if self._items > ITEMS_MAX:
             raise UsageError(f"a run asks at most {ITEMS_MAX:,} times")
 
-    async def _asked(
+    async def _ask_batch(
         self,
         call: Call,
         prompts: Sequence[object],
@@ -227,7 +229,7 @@ class Queries:
                 call=call,
                 item=item,
                 model=model,
-                messages=(_asking(checked_text(prompt, item), checked),),
+                messages=(_message(check_text(prompt, item), checked),),
                 tokens_out_max=call.scope.limits.reply_tokens,
             )
             for item, prompt in enumerate(prompts)
@@ -239,7 +241,7 @@ class Queries:
         finally:
             for task in tasks:
                 task.cancel()
-            # Each writes down that it was left. One that had not begun never does.
+            # Wait: each task that was cancelled records that its call was left.
             await asyncio.gather(*tasks, return_exceptions=True)
             for reserved in held.values():
                 self._door.release(reserved)
@@ -252,9 +254,10 @@ class Queries:
     async def _let_in(
         self, requests: Sequence[QueryRequest], *, whole: bool
     ) -> dict[int, ReservedCall]:
-        """Find the model of a batch, and with `whole` reserve for all of it, by item; or raise.
+        """Check the model of a batch, and with `whole` reserve all its items; return those by item.
 
-        One that was begun is not refused as a whole any more: the rest of it pays by item.
+        Raise `QueryProblem` if it is refused. A batch that is partly on record was let in before:
+        the rest of it reserves item by item.
         """
         held: dict[int, ReservedCall] = {}
         if any(self._effects.knows(each.key) for each in requests):
@@ -274,7 +277,7 @@ class Queries:
                     )
                     held.update(enumerate(reserved))
             except (BudgetExhausted, BudgetUnpriced, UsageError) as error:
-                return _refused(batch, error)
+                return _refusal_of(batch, error)
             return None
 
         refused = await self._effects.refusal(batch.key, refuse)
@@ -300,7 +303,7 @@ class Queries:
                 return problem_of_refusal(event)
             if isinstance(event, QueryFailed):
                 if event.reason == LEFT or (event.reason == DOUBTED and event.kind == "transient"):
-                    # It was not the model that failed.
+                    # The model did not fail, so this is not counted as a retry.
                     request = request.next()
                     continue
                 if event.reason == DOUBTED:
@@ -323,7 +326,7 @@ class Queries:
 
 
 class QueryCall:
-    """One attempt at a model call of a program. What its batch holds for it is in `held`."""
+    """One attempt at a model call of a program. `held` are reservations of its batch, by item."""
 
     def __init__(
         self,
@@ -339,7 +342,7 @@ class QueryCall:
         self._model: Model | None = None
         self._reserved: ReservedCall | None = None
         self._since = time.monotonic()
-        # A long reply is kept apart, and is not in its record.
+        # The text of a long reply: it is stored as an attachment, and not in its record.
         self._text: str | None = None
         self.key = request.key
         self.scope = request.call.scope
@@ -349,8 +352,8 @@ class QueryCall:
         assert self._models.door is not None, "a replay asks nobody"
         return self._models.door
 
-    def again(self, begun: QueryAsked) -> QueryAsked:
-        now = self._asked(
+    def begin_again(self, begun: QueryAsked) -> QueryAsked:
+        now = self._beginning(
             begun.model, begun.reserved, begun.tokens_out_max, temperature=begun.temperature
         )
         if begun.prompt_ref is None:
@@ -361,14 +364,14 @@ class QueryCall:
         )
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[QueryAsked]:
+    async def admit(self) -> AsyncIterator[QueryAsked]:
         request = self._request
         try:
             self._model = model = self._models.find_model(request.model)
-            async with self._paid(model) as reserved:
+            async with self._pay(model) as reserved:
                 self._reserved = reserved
-                yield self._kept_apart(
-                    self._asked(
+                yield self._store_long_prompt(
+                    self._beginning(
                         model.name,
                         reserved.reserved,
                         reserved.tokens_out_max,
@@ -376,14 +379,14 @@ class QueryCall:
                     )
                 )
         except (BudgetExhausted, BudgetUnpriced, UsageError) as error:
-            raise Refused(_refused(request, error)) from error
+            raise Refused(_refusal_of(request, error)) from error
 
     @asynccontextmanager
-    async def _paid(self, model: Model) -> AsyncIterator[ReservedCall]:
-        """Give a call its place and its money, which may be reserved with its batch already."""
+    async def _pay(self, model: Model) -> AsyncIterator[ReservedCall]:
+        """Wait for a place, and yield the reservation, which may be one of its batch."""
         held = self._held.pop(self._request.item, None)
         if held is None:
-            async with self._door.admitted(
+            async with self._door.admit(
                 model,
                 self._request.messages,
                 tokens_out_max=self._request.tokens_out_max,
@@ -393,7 +396,8 @@ class QueryCall:
             return
         try:
             async with model.admitted():
-                # Another call of the batch may have shown that no cap holds here.
+                # Another call of the batch may have cost more than it reserved. Then no further
+                # call may be sent, even one that is reserved.
                 overrun = self._door.run_scopes.overrun()
                 if overrun is not None:
                     raise overrun
@@ -421,45 +425,45 @@ class QueryCall:
             heard=lambda chars: None,
         )
         if isinstance(reply, ModelError):
-            return [self._failed(reply, self._door.failed(self._reserved, reply))]
-        settled = self._door.replied(self._reserved, reply)
-        return [self._replied(reply, settled, wall_ms=self._wall_ms())]
+            return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]
+        settled = self._door.settle_reply(self._reserved, reply)
+        return [self._reply_record(reply, settled, wall_ms=self._wall_ms())]
 
-    def left(self, begun: QueryAsked, *, sent: bool) -> QueryFailed:
+    def leave(self, begun: QueryAsked, *, sent: bool) -> QueryFailed:
         assert self._reserved is not None
         error = ModelError(reason="unknown", message="left in the middle", billed=sent)
-        failed = self._failed(error, self._door.cancelled(self._reserved, sent=sent))
+        failed = self._failure_record(error, self._door.settle_cancelled(self._reserved, sent=sent))
         return msgspec.structs.replace(failed, reason=LEFT)
 
-    async def doubted(self, begun: QueryAsked, found: Found | None) -> QueryReplied | QueryFailed:
+    async def settle_doubt(
+        self, begun: QueryAsked, found: Found | None
+    ) -> QueryReplied | QueryFailed:
         terms = self._door.terms(self._models.find_model(begun.model))
-        settled, said = settled_doubt(self._door, terms, begun.reserved, found)
+        settled, said = settle_doubt(self._door, terms, begun.reserved, found)
         if isinstance(found, ModelReply):
-            return self._replied(found, settled)
+            return self._reply_record(found, settled)
         return in_doubt(
             begun, settled, said, ends=found is Decision.ABANDON, billed=found is not Decision.AGAIN
         )
 
-    def unsent(self, found: Found) -> tuple[QueryAsked, QueryReplied | QueryFailed]:
+    def record_unsent(self, found: Found) -> tuple[QueryAsked, QueryReplied | QueryFailed]:
         before = self._effects.history.begun(self.key._replace(attempt=self.key.attempt - 1))[0]
         assert isinstance(before, QueryAsked)
         asked = msgspec.structs.replace(
-            self.again(before),
+            self.begin_again(before),
             reserved=Reserved(tokens_in=0, tokens_out=0, usd=0, price=before.reserved.price),
         )
-        settled = settled_unsent(
-            self._door, self._door.terms(self._models.find_model(before.model))
-        )
+        settled = settle_unsent(self._door, self._door.terms(self._models.find_model(before.model)))
         if isinstance(found, ModelReply):
-            return asked, self._replied(found, settled)
+            return asked, self._reply_record(found, settled)
         return asked, in_doubt(asked, settled, ABANDONED, ends=True, billed=False)
 
-    def served(self, begun: QueryAsked | None, ended: QueryOutcome) -> None:
+    def count_served(self, begun: QueryAsked | None, ended: QueryOutcome) -> None:
         door = self._models.door
         if door is not None and begun is not None and not isinstance(ended, QueryRefused):
-            door.recalled(begun.model, spent_by(ended))
+            door.count_recorded(begun.model, spent_by(ended))
 
-    async def told(self, ended: QueryOutcome) -> QueryOutcome:
+    async def completed(self, ended: QueryOutcome) -> QueryOutcome:
         if not isinstance(ended, QueryReplied) or ended.text_ref is None:
             return ended
         if self._text is None:
@@ -472,7 +476,7 @@ class QueryCall:
     def _wall_ms(self) -> int:
         return round((time.monotonic() - self._since) * 1000)
 
-    def _asked(
+    def _beginning(
         self, model: str, reserved: Reserved, tokens_out_max: int, *, temperature: float | None
     ) -> QueryAsked:
         request = self._request
@@ -492,14 +496,16 @@ class QueryCall:
             temperature=temperature,
         )
 
-    def _kept_apart(self, asked: QueryAsked) -> QueryAsked:
+    def _store_long_prompt(self, asked: QueryAsked) -> QueryAsked:
         if len(asked.prompt) <= INLINE_BYTES_MAX:
             return asked
         raw = asked.prompt.encode("utf-8", "surrogatepass")
         ref = self._models.run_attachments.keep(raw, media_type="text/plain", label="prompt")
         return msgspec.structs.replace(asked, prompt="", prompt_ref=ref)
 
-    def _replied(self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0) -> QueryReplied:
+    def _reply_record(
+        self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0
+    ) -> QueryReplied:
         ref = None
         if len(reply.text) > INLINE_BYTES_MAX:
             raw = reply.text.encode("utf-8", "surrogatepass")
@@ -519,7 +525,7 @@ class QueryCall:
             finish=reply.finish,
         )
 
-    def _failed(self, error: ModelError, settled: Settled) -> QueryFailed:
+    def _failure_record(self, error: ModelError, settled: Settled) -> QueryFailed:
         return QueryFailed(
             intent=self.key.intent,
             item=self.key.item,
@@ -539,7 +545,7 @@ class QueryCall:
 def in_doubt(
     asked: QueryAsked, settled: Settled, said: str, *, ends: bool, billed: bool
 ) -> QueryFailed:
-    """Return the end of an attempt whose outcome nobody knew; one that `ends` is not repeated."""
+    """Return the record of an attempt in doubt. With `ends`, the call is not repeated."""
     return QueryFailed(
         intent=asked.intent,
         item=asked.item,
@@ -552,7 +558,7 @@ def in_doubt(
     )
 
 
-def _refused(
+def _refusal_of(
     request: QueryRequest, error: BudgetExhausted | BudgetUnpriced | UsageError
 ) -> QueryRefused:
     dimension, scope = MODEL, ""
@@ -569,14 +575,17 @@ def _refused(
     )
 
 
-def _asking(prompt: str, schema: Mapping[str, Any] | None) -> Message:
+def _message(prompt: str, schema: Mapping[str, Any] | None) -> Message:
     if schema is not None:
-        prompt = f"{prompt}\n\nReply with only {_wanted(schema)}"
+        prompt = f"{prompt}\n\nReply with only {_reply_format(schema)}"
     return Message(role="user", part="query", text=prompt)
 
 
-def _wanted(schema: Mapping[str, Any]) -> str:
-    """What is asked for, in words where it has plain ones: small models copy a schema back."""
+def _reply_format(schema: Mapping[str, Any]) -> str:
+    """Describe the reply that fits a schema, in words if it is simple.
+
+    Small models copy a schema back instead of filling it in.
+    """
     plain = _PLAIN.get(schema["type"]) if schema.keys() == {"type"} else None
     if plain is not None:
         return plain
@@ -585,11 +594,11 @@ def _wanted(schema: Mapping[str, Any]) -> str:
 
 def _read(text: str, schema: Mapping[str, Any], *, cut: bool) -> tuple[object, str | None]:
     if cut:
-        # A number without its last digits is a number too.
+        # Half of a number is a number too, and would pass the schema.
         return None, "the reply was cut off at its token limit; make it shorter"
     try:
         value = found_in(text, schema)
-        # It has to reach the program: half of a surrogate pair would not.
+        # The value is sent to the program as JSON. Half of a surrogate pair cannot be.
         msgspec.json.encode(value)
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         return None, str(error)[:_SHOWN_CHARS_MAX]
@@ -608,8 +617,8 @@ def _repair(request: QueryRequest, text: str, problem: str) -> tuple[Message, ..
     )
 
 
-def checked_text(prompt: object, item: int) -> str:
-    """A prompt that a program gave, or what is wrong with it."""
+def check_text(prompt: object, item: int) -> str:
+    """Return the prompt of a program. Raise `UsageError` if it is no text, or too long."""
     if not isinstance(prompt, str):
         raise UsageError(f"prompt {item}: text is needed, not {type(prompt).__name__}")
     if len(prompt.encode("utf-8", "surrogatepass")) > _PROMPT_BYTES_MAX:

@@ -1,8 +1,8 @@
-"""The calls of one program: numbered, noted in the run, and closed when the program has ended.
+"""Number and record the host calls of one program, until the program has ended.
 
-A `Call` is handed along to whatever serves it: it says which program asks, and collects what is to
-be noted with the answer. Once the scope is closed, what a function that was left behind still says
-is not heard: the run has continued without it.
+A `Call` is given to the function that serves it. It names the program, and collects the notes that
+are recorded with the answer. Once the scope is closed, a function that still runs is ignored: the
+run has continued without its answer.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import PendingWrite
 from tallystick.sandbox.host import call_digest
 
-# What each skill that was loaded allows.
+# The names of functions that each loaded skill allows.
 Tools = tuple[tuple[str, ...], ...]
 
 
 class Times:
-    """When the time of a program is over, by the monotonic clock.
+    """The end of the time of a program, by the monotonic clock.
 
-    `seconds` gives what the run has left then. Of a program that is run `again` from its record it
-    is counted anew at the first call that is not on it.
+    `seconds` returns the seconds that the run has left. If a program runs `again` on its record,
+    its time starts anew at the first call that is not on record.
     """
 
     def __init__(self, seconds: Callable[[], float], *, again: bool = False) -> None:
@@ -42,7 +42,7 @@ class Times:
         self.ends_at = time.monotonic() + seconds()
 
     def begin_live_once(self) -> None:
-        """Count anew, the first time: what is on the record took no time."""
+        """Start the time anew, once: repeating the record must not use up the time of the run."""
         if self._again:
             self._again = False
             self.ends_at = time.monotonic() + self._seconds()
@@ -50,11 +50,11 @@ class Times:
 
 @dataclass(slots=True)
 class Call:
-    """One host call: who asks, and what serving it has touched.
+    """One host call of a program.
 
-    `name_outside` is the key under which its effects are known outside. `notes` are what is
-    recorded with the answer, in order. A function that a script calls has a call of its own, with
-    the same notes.
+    `name_outside` is the key that an effect is known by outside, such as at a payment service.
+    `notes` are recorded with the answer, in order. A call that a script of a skill makes is a
+    `Call` of its own, which shares the notes.
     """
 
     scope: CallScope
@@ -76,11 +76,11 @@ class Call:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What programs printed before this one and is not shown any more."""
+        """The output of earlier programs that has left the prompt."""
         return self.scope.outputs
 
     def inside(self, name_outside: str) -> Call:
-        """Return a call that a script makes while it serves this one."""
+        """Return a call that a script makes while this one is served."""
         return Call(
             self.scope,
             self.key,
@@ -94,24 +94,24 @@ class Call:
 
 
 class NumberedRun(Protocol):
-    """The run that a program belongs to, as far as its calls have to know it."""
+    """The part of a run that its calls need: their numbers, and whether it has ended."""
 
     @property
     def has_ended(self) -> bool: ...
 
     def next_number(self) -> int:
-        """Take the number of the next call. Called in any thread."""
+        """Return the number of the next call. Called from any thread."""
         ...
 
 
 class CallScope:
     """The calls of one program of a run.
 
-    `limits` are those that the program was begun with, whatever a continuation says since;
-    `host_calls_left` is how many calls it may make, `tools` what the skills that were loaded
-    allow, `outputs` what was printed before and is not shown any more. `failed` is what broke the
-    record during a call from outside of the process, if something did. `left_open` is the call
-    under way that was left when the program ended.
+    `limits` are those that the program started with, even if a resume has changed them since.
+    `host_calls_left` is the number of calls that it may make, `tools` what loaded skills allow,
+    `outputs` the earlier output that has left the prompt. `failed` is the error that broke the
+    record during a call from a native program. `left_open` names a call that was in progress when
+    the program ended.
     """
 
     def __init__(
@@ -141,20 +141,20 @@ class CallScope:
         self._numbers = numbers
         self._guard = threading.Lock()
         self._open: dict[int, str] = {}
-        # What was asked and not answered, of a program that is an effect.
+        # Calls of a native program without an answer yet, by number.
         self._asked: dict[int, HostAnswered] = {}
         self._paid: set[Key] = set()
 
     def call(self, name: str, request: bytes, *, index: int) -> Call:
-        """Give a call its number. Called in any thread."""
+        """Return a new call with the next number. Called from any thread."""
         intent, sha256 = self._numbers.next_number(), call_digest(request)
         if self.program.effect:
-            self._asked[intent] = unanswered(self.program, intent, index, name, sha256)
+            self._asked[intent] = no_answer(self.program, intent, index, name, sha256)
         key = Key("host", intent)
         return Call(self, key, index, name, request, sha256, call_key(self.run, intent))
 
-    def begun(self, call: Call, attempt: int) -> CallHost:
-        """Return that an effect is about to begin, and count it as under way."""
+    def begin_effect(self, call: Call, attempt: int) -> CallHost:
+        """Return the beginning of an effect, and count it as in progress."""
         self._open[call.intent] = call.name
         return CallHost(
             intent=call.intent,
@@ -166,8 +166,11 @@ class CallScope:
             attempt=attempt,
         )
 
-    def answered(self, answered: HostAnswered) -> PendingWrite:
-        """Note what a call was answered. Of an effect that is to be committed before it is told."""
+    def note_answer(self, answered: HostAnswered) -> PendingWrite:
+        """Record an answer. Wait for the write before the program sees the answer of an effect.
+
+        An answer that comes after the program has ended is not recorded.
+        """
         with self._guard:
             known = self._asked.pop(answered.intent, None) is not None
             if self.closed or (self.program.effect and not known):
@@ -177,32 +180,35 @@ class CallScope:
             self._journal.append(answered)
             return PendingWrite()
 
-    def attempted(self, attempt: NetworkAttempted) -> None:
-        """Note that the program tries to reach something. Waits until that is committed."""
-        # The end of the run waits for it, and is not overtaken.
+    def note_attempt(self, attempt: NetworkAttempted) -> None:
+        """Record that a native program tries to reach a server. Wait until that is committed.
+
+        Raise `TallystickError` if the run has ended.
+        """
+        # Under the lock, so that the end of the run cannot be written before the attempt.
         with self._journal.lock:
             if self._numbers.has_ended:
                 raise TallystickError("the run has ended")
             self._journal.write_here(attempt, forced=False)
 
-    def opened(self, key: Key) -> None:
-        """Note that a paid call is under way."""
+    def open_call(self, key: Key) -> None:
+        """Count a paid call as in progress."""
         if key.kind == "query":
             self._paid.add(key)
 
-    def settled(self, key: Key) -> None:
-        """Note that it is not any more."""
+    def close_call(self, key: Key) -> None:
+        """Count a paid call as ended."""
         self._paid.discard(key)
 
     def leave(self) -> None:
-        """Write that calls were not answered, of a program that is not run again to see it."""
+        """Record the calls that a native program did not wait for: it cannot be run again."""
         for call in [each for each in self._asked.values() if each.intent not in self._open]:
-            self.answered(call)
+            self.note_answer(call)
 
     def close(self) -> None:
-        """Write nothing more of the program: it has ended.
+        """Record nothing more of the program: it has ended.
 
-        An effect, or a paid call, that was begun and has no answer is in doubt from here on.
+        An effect or a paid call without an answer is in doubt from here on.
         """
         with self._guard:
             if self.closed:
@@ -212,10 +218,10 @@ class CallScope:
             self.left_open = left or ("llm_query" if self._paid else None)
 
 
-def unanswered(
+def no_answer(
     program: RunProgram, intent: int, index: int, name: str, request_sha256: str
 ) -> HostAnswered:
-    """Return what is recorded of a call that a native program did not wait for: no answer."""
+    """Return the record of a call that a native program did not wait for."""
     return HostAnswered(
         intent=intent,
         program=program.intent,

@@ -1,4 +1,4 @@
-"""The model call of a turn, as an effect: admitted by the door, written, sent, settled."""
+"""Make the model call of a turn as an effect: reserve it, record it, send it, settle it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
-from tallystick.runtime.calls.decisions import ABANDONED, settled_doubt, settled_unsent
+from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
 from tallystick.runtime.context.attachments import with_pictures
 from tallystick.runtime.journal.effects import Decision, EffectScope, Found, Refused
 from tallystick.runtime.spend.door import (
@@ -87,13 +87,13 @@ class TurnCall:
         assert self._asked.model is not None, "a replay asks nobody"
         return self._asked.model
 
-    def again(self, begun: AskModel) -> AskModel:
-        return self._under(
+    def begin_again(self, begun: AskModel) -> AskModel:
+        return self._with_limit(
             begun.tokens_out_max, msgspec.structs.replace(self._intent, reserved=begun.reserved)
         )
 
-    def _under(self, cap: int, intent: AskModel) -> AskModel:
-        """Return the intent with the cap of its reply as it is sent: the digest is of that."""
+    def _with_limit(self, cap: int, intent: AskModel) -> AskModel:
+        """Return the intent with the reply limit that is sent, and the digest of that request."""
         if cap == intent.tokens_out_max:
             return intent
         sha256 = request_digest(
@@ -102,10 +102,10 @@ class TurnCall:
         return msgspec.structs.replace(intent, tokens_out_max=cap, request_sha256=sha256)
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[AskModel]:
+    async def admit(self) -> AsyncIterator[AskModel]:
         intent = self._intent
         try:
-            async with self._door.admitted(
+            async with self._door.admit(
                 self._model,
                 self._messages,
                 tokens_out_max=intent.tokens_out_max,
@@ -115,7 +115,7 @@ class TurnCall:
             ) as reserved:
                 self._reserved = reserved
                 held = msgspec.structs.replace(intent, reserved=reserved.reserved)
-                yield self._under(reserved.tokens_out_max, held)
+                yield self._with_limit(reserved.tokens_out_max, held)
         except WaitedTooLong:
             said = f"{self._wall_ms_left:,} ms passed before the model was free"
             raise WaitedTooLong(said) from None
@@ -144,7 +144,9 @@ class TurnCall:
             messages = with_pictures(self._messages, self._asked.read)
         except AttachmentError as error:
             missing = ModelError(reason="invalid_request", message=str(error), billed=False)
-            return [self._failed(missing, self._door.failed(self._reserved, missing))]
+            return [
+                self._failure_record(missing, self._door.settle_failure(self._reserved, missing))
+            ]
         request = ModelRequest(
             messages=messages,
             tokens_out_max=begun.tokens_out_max,
@@ -155,44 +157,46 @@ class TurnCall:
             self._model, request, heard=self._asked.heard, ends_at=self._ends_at
         )
         if isinstance(reply, ModelError):
-            return [self._failed(reply, self._door.failed(self._reserved, reply))]
+            return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]
         self._door.run_scopes.spend(Amount(wall_ms=self._wall_ms()))
-        settled = self._door.replied(self._reserved, reply)
-        return [self._replied(reply, settled, wall_ms=self._wall_ms())]
+        settled = self._door.settle_reply(self._reserved, reply)
+        return [self._reply_record(reply, settled, wall_ms=self._wall_ms())]
 
-    def left(self, begun: AskModel, *, sent: bool) -> ModelFailed:
+    def leave(self, begun: AskModel, *, sent: bool) -> ModelFailed:
         assert self._reserved is not None
         said = "left in the middle by a cancel" if sent else "left by a cancel before it was sent"
         error = ModelError(reason="unknown", message=said, billed=sent)
-        failed = self._failed(error, self._door.cancelled(self._reserved, sent=sent))
+        failed = self._failure_record(error, self._door.settle_cancelled(self._reserved, sent=sent))
         return msgspec.structs.replace(failed, reason=LEFT)
 
-    async def doubted(self, begun: AskModel, found: Found | None) -> ModelReplied | ModelFailed:
+    async def settle_doubt(
+        self, begun: AskModel, found: Found | None
+    ) -> ModelReplied | ModelFailed:
         terms = self._door.terms(self._model)
-        settled, said = settled_doubt(self._door, terms, begun.reserved, found)
+        settled, said = settle_doubt(self._door, terms, begun.reserved, found)
         if isinstance(found, ModelReply):
-            return self._replied(found, settled)
-        return self._in_doubt(
+            return self._reply_record(found, settled)
+        return self._doubt_record(
             settled, said, ends=found is Decision.ABANDON, billed=found is not Decision.AGAIN
         )
 
-    def unsent(self, found: Found) -> tuple[AskModel, ModelReplied | ModelFailed]:
-        settled = settled_unsent(self._door, self._door.terms(self._model))
+    def record_unsent(self, found: Found) -> tuple[AskModel, ModelReplied | ModelFailed]:
+        settled = settle_unsent(self._door, self._door.terms(self._model))
         if isinstance(found, ModelReply):
-            return self._intent, self._replied(found, settled)
-        return self._intent, self._in_doubt(settled, ABANDONED, ends=True, billed=False)
+            return self._intent, self._reply_record(found, settled)
+        return self._intent, self._doubt_record(settled, ABANDONED, ends=True, billed=False)
 
-    def served(
+    def count_served(
         self, begun: AskModel | None, ended: ModelReplied | ModelFailed | ModelRefused
     ) -> None:
         if self._asked.door is None or isinstance(ended, ModelRefused):
             return
         turns = int(isinstance(ended, ModelReplied))
-        self._asked.door.recalled(
+        self._asked.door.count_recorded(
             self._name, spent_by(ended) + Charge(turns=turns, wall_ms=ended.wall_ms)
         )
 
-    async def told(
+    async def completed(
         self, ended: ModelReplied | ModelFailed | ModelRefused
     ) -> ModelReplied | ModelFailed | ModelRefused:
         return ended
@@ -202,7 +206,9 @@ class TurnCall:
     def _wall_ms(self) -> int:
         return round((time.monotonic() - self._since) * 1000)
 
-    def _replied(self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0) -> ModelReplied:
+    def _reply_record(
+        self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0
+    ) -> ModelReplied:
         return ModelReplied(
             intent=self._intent.intent,
             turn=self._intent.turn,
@@ -215,7 +221,7 @@ class TurnCall:
             settled=settled,
         )
 
-    def _failed(self, error: ModelError, settled: Settled) -> ModelFailed:
+    def _failure_record(self, error: ModelError, settled: Settled) -> ModelFailed:
         return ModelFailed(
             intent=self._intent.intent,
             turn=self._intent.turn,
@@ -230,7 +236,9 @@ class TurnCall:
             settled=settled,
         )
 
-    def _in_doubt(self, settled: Settled, said: str, *, ends: bool, billed: bool) -> ModelFailed:
+    def _doubt_record(
+        self, settled: Settled, said: str, *, ends: bool, billed: bool
+    ) -> ModelFailed:
         return ModelFailed(
             intent=self._intent.intent,
             turn=self._intent.turn,

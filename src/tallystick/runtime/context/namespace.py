@@ -78,6 +78,16 @@ def check_function(name: str) -> None:
         raise UsageError(f"{name}: programs have {group} for something else; use another name")
 
 
+def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the texts that a run was given whole."""
+    held = [
+        each
+        for value in values.values()
+        for each in (value.values() if isinstance(value, Mapping) else [value])
+    ]
+    return tuple(each for each in held if isinstance(each, str))
+
+
 # The names a run's programs find, made from what the run recorded.
 #
 # Live and on replay the guest is told the same bytes, since both come from the record and from what

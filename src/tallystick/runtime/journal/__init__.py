@@ -1,1 +1,1 @@
-"""The journal of a run: written, compared with the record, and the world that it speaks of."""
+"""The journal of a run, the cursor through its record, and the place where effects happen."""

@@ -1,11 +1,11 @@
-"""The cursor through a run's record: how far an execution has made it again, and where it differs.
+"""Compare an execution with the record of a run, one record after the other.
 
-Records stand in the order in which they were written, but for the model calls and children of
-programs: those run side by side and are compared by their keys, whatever order they ended in.
+Records are compared in the order in which they were written. The model calls and children of
+programs are the exception: they run side by side, so they are compared by their keys.
 
-Where a run was resumed, the record of that stands between the others, and before it perhaps how the
-run had ended from outside: by a cancel, or since its sandbox broke. The machine knows nothing of
-such an end, and continues as if there had been none.
+If a run was resumed, the record of the resume is between the others. Before it there may be an end
+that came from outside, such as a cancel or a broken sandbox. The machine knows nothing of such an
+end, and continues as if there had been none.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from tallystick.core.records import (
     tag_of,
 )
 
-# How long things took is the world's word; everything else is recomputed.
+# A duration is measured and differs each time. Every other field is computed again.
 _UNREPEATABLE = frozenset({"wall_ms"})
 _SHOWN_CHARS_MAX = 200
-# Not made again: an act upon the run, and what native programs did, which are served.
+# Records that a replay does not produce: pruning is an act on the run, and what a native program
+# reached for is served with it.
 _Passed = RunPruned | NetworkAttempted
 _Key = tuple[str, int, int, int]
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first place where the run is not what it was."""
+    """The first difference between a record and what an execution produces now."""
 
     seq: int
     field: str
@@ -50,11 +51,11 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordEnds(Exception):
-    """The record has nothing more to compare with, and does not say how the run ended."""
+    """Raised if the record stops before the run does, and does not say how the run ended."""
 
 
 class Cursor:
-    """The records of a run, and how far they were made again."""
+    """The records of a run, and the position up to which an execution has repeated them."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         numbered = [
@@ -65,7 +66,7 @@ class Cursor:
             _key(each): (seq, each) for seq, each in numbered if isinstance(each, QueryRecord)
         }
         self._known = frozenset(self._queries)
-        # Of those that were not made again yet, how many each host call has.
+        # The number of records that are not repeated yet, by host call.
         self._left: Counter[int | None] = Counter(each.intent for _, each in self._queries.values())
         self._count = len(records)
         self._place = 0
@@ -73,31 +74,32 @@ class Cursor:
 
     @property
     def seq(self) -> int:
-        """The place of the next record."""
+        """The position of the next record."""
         if self._place < len(self._records):
             return self._records[self._place][0]
         return self._count
 
     @property
     def ends_here(self) -> bool:
-        """Whether nothing is left but how the run ended."""
+        """True if nothing is left but the end of the run: its receipt and `RunEnded`."""
         return len(self._records) - self._place <= 2
 
     @property
     def exhausted(self) -> bool:
-        """Whether all but model calls of programs was made again."""
+        """True if everything was repeated, except perhaps model calls of programs."""
         return self._place >= len(self._records)
 
     @property
     def left(self) -> tuple[int, Record] | None:
-        """The first record that was not made again, and its place."""
+        """The first record that was not repeated, with its position; None if all were."""
         rest = [*self._records[self._place :], *self._queries.values()]
         return min(rest, key=lambda each: each[0]) if rest else None
 
     def left_beside(self, intent: int | None) -> int | None:
-        """Return the place of what comes next, None if nothing does.
+        """Return the position of the first record that is left, None if there is none.
 
-        The model calls and children of one host call do not count: they are made in any order.
+        The model calls and children of the host call `intent` do not count: they may be repeated
+        in any order.
         """
         if not self.exhausted:
             return self.seq
@@ -106,18 +108,19 @@ class Cursor:
         return min(seq for seq, each in self._queries.values() if each.intent != intent)
 
     def has_query(self, record: QueryRecord) -> bool:
-        """Tell whether this is recorded and was not made again yet."""
+        """Return True if this record is there and was not repeated yet."""
         return _key(record) in self._queries
 
     def had_query(self, record: Record) -> bool:
-        """Tell whether it is of a program's model call and recorded, made again by now or not."""
+        """Return True if this record of a program's call is there, repeated or not."""
         return isinstance(record, QueryRecord) and _key(record) in self._known
 
     def continuation(self, *, ending: bool) -> tuple[Continuation | None, RunEnded | None] | None:
-        """Take the record by which the run was resumed or forked here, if it is the next one.
+        """Take the record of a resume or fork, if it is next, and return it.
 
-        A driver that is not `ending` the run takes an end that is none of the machine's as well;
-        where that is the last of the record, nobody has resumed the run yet.
+        Unless the driver is `ending` the run itself, an end that came from outside is taken with
+        it and returned too. If that end is the last record, the run was not resumed yet, and the
+        continuation is None. Return None if neither is next.
         """
         found = self._at(0)
         if isinstance(found, Continuation):
@@ -133,14 +136,17 @@ class Cursor:
         return resumed, ended
 
     def compare_end(self, ended: Sequence[Record]) -> Divergence | None:
-        """Compare the end that `continuation` passed with the end that the run would have now."""
+        """Compare the end that `continuation` took with the end that the run would have now."""
         before, self._end = self._end, ()
         pairs = zip(before, ended, strict=True)
         found = (_difference(seq, recorded, now) for (seq, recorded), now in pairs)
         return next((each for each in found if each is not None), None)
 
     def take(self, record: Record) -> Divergence | None:
-        """Compare the next record. Raises `RecordEnds` where there is none."""
+        """Compare with the recorded one, and take it. Raise `RecordEnds` if there is none.
+
+        Return the first field that differs, None if all are equal.
+        """
         if isinstance(record, QueryRecord):
             found = self._pop(record)
             if found is None:
@@ -161,7 +167,7 @@ class Cursor:
         return None
 
     def take_query(self, record: QueryRecord) -> None:
-        """Count a model call or child of a program that is served whole as made again."""
+        """Take a recorded model call or child without a comparison: its program is served."""
         self._pop(record)
 
     def _pop(self, record: QueryRecord) -> tuple[int, QueryRecord] | None:
@@ -176,7 +182,7 @@ class Cursor:
 
 
 def _key(record: QueryRecord) -> _Key:
-    """AskedRun, or ended: an attempt has one of each."""
+    """Return the key of a record. An attempt has two: of its beginning and of its end."""
     begun = "ask" if isinstance(record, QueryAsked | ChildBegun) else "end"
     return begun, record.intent, record.item, record.attempt
 
@@ -190,8 +196,8 @@ def _difference(seq: int, recorded: Record, now: Record) -> Divergence | None:
             return Divergence(
                 seq=seq,
                 field=field,
-                recorded=_shown(before.get(field)),
-                now=_shown(after.get(field)),
+                recorded=_shortened(before.get(field)),
+                now=_shortened(after.get(field)),
             )
     return None
 
@@ -201,7 +207,7 @@ def _fields(record: Record) -> dict[str, object]:
     return fields
 
 
-def _shown(value: object) -> object:
+def _shortened(value: object) -> object:
     if isinstance(value, str) and len(value) > _SHOWN_CHARS_MAX:
         return value[:_SHOWN_CHARS_MAX] + "..."
     return value

@@ -1,15 +1,19 @@
-"""The one place where something outside is made to happen: at most once, and written down.
+"""Perform every effect of a run: at most once, and recorded before and after.
 
-A turn's model call, a program's, a tool, a child run, a native program: each is an effect, and only
-here is decided what becomes of it. Its outcome is on the record: it is served. Its beginning is: it
-is in doubt, and was decided about before. Nothing is: it is made to happen, if the run is live and
-its record does not continue behind it. So nothing else knows whether a run is new, replayed,
-resumed or forked.
+An effect is whatever happens outside: the model call of a turn or of a program, a tool, a child
+run, a native program. This module alone decides what becomes of it:
 
-Rule 1: an outcome is served, also one without a beginning: a refusal, or an answer that was read.
-Rule 2: what is new while the record continues is a divergence, before anything is admitted.
-Rule 3: what is in doubt was decided before the first write, in all runs inside too.
-Rule 4: a cancel is an outcome. On replay it is raised again where nobody resumed behind it.
+* Its outcome is on record: serve it.
+* Only its beginning is on record: it is in doubt, and the decision was made before the resume.
+* Nothing is on record: make it happen, if the run is live.
+
+So no other module knows whether a run is new, replayed, resumed or forked.
+
+Rule 1: an outcome is served even without a beginning, such as a refusal or a read.
+Rule 2: a call that is not on record while the record has more is a divergence. That is found before
+the call reserves money.
+Rule 3: everything in doubt is decided before the first write, in child runs too.
+Rule 4: a cancel is an outcome. A replay raises it again, unless the run was resumed after it.
 """
 
 from __future__ import annotations
@@ -30,30 +34,33 @@ Ended = TypeVar("Ended", bound=Outcome)
 
 
 class Decision(Enum):
-    """What is done about a call, where its outcome was not found."""
+    """The decision on a call in doubt whose outcome was not found."""
 
-    AGAIN = "again"  # It never arrived, or may be made twice: nothing is charged.
-    RETRY = "retry"  # It may have been paid: that is charged, and it is made again.
-    ABANDON = "abandon"
+    AGAIN = "again"  # Repeat it at no charge: it never arrived, or repeating it is harmless.
+    RETRY = "retry"  # Charge its reservation, since it may have been billed, and repeat it.
+    ABANDON = "abandon"  # Charge its reservation, and do not repeat it.
 
 
-# What was decided about a call: what it came to, as somebody who was asked says, or what is done.
+# The outcome of a call in doubt, if the provider or a tool could say it; else the decision.
 Found = object | Decision
 
 
 @dataclass(slots=True)
 class Decisions:
-    """What is decided about calls in doubt, by their keys.
+    """The decisions on calls in doubt, by their keys.
 
-    `left` are calls that were left after they were sent. They are settled already: what is decided
-    is about the attempt after them.
+    `left` are calls that a cancel left after they were sent. They are settled already, so the
+    decision is about the attempt that follows.
     """
 
     open: dict[Key, Found] = field(default_factory=dict)
     left: dict[Key, Found] = field(default_factory=dict)
 
     def instead_of(self, key: Key) -> Found | None:
-        """Return what stands for an attempt after a call that was left, once; None to make it."""
+        """Return, and forget, the outcome of the attempt after a call that was left.
+
+        Return None if that attempt is to be made.
+        """
         if key.kind == "turn":
             # Each attempt at a turn's call has a number of its own.
             key = next((each for each in self.left if each.kind == "turn"), key)
@@ -61,12 +68,12 @@ class Decisions:
         return None if found in (Decision.AGAIN, Decision.RETRY) else found
 
 
-# Of these kinds nothing is waited for to know what a call in doubt is charged.
+# The charge of these kinds is known without waiting: a child has to be resumed first.
 _SETTLED_AT_ONCE = ("turn", "query")
 
 
 class Refused(Exception):
-    """A call is not made: `outcome` is what is written of that. Raised while it is admitted."""
+    """Raised by `Effect.admit` if a call is not made. `outcome` is the record of that."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(type(outcome).__name__)
@@ -74,22 +81,22 @@ class Refused(Exception):
 
 
 class EffectScope(Protocol):
-    """The program that an effect belongs to. Once it is closed, nothing of it is written."""
+    """The program that an effect belongs to. Once it is closed, nothing more of it is recorded."""
 
     @property
     def closed(self) -> bool: ...
 
-    def opened(self, key: Key) -> None:
-        """Note that a paid call is under way."""
+    def open_call(self, key: Key) -> None:
+        """Count a paid call as in progress."""
         ...
 
-    def settled(self, key: Key) -> None:
-        """Note that it is not any more."""
+    def close_call(self, key: Key) -> None:
+        """Count a paid call as ended."""
         ...
 
 
 class Effect(Protocol, Generic[Begun, Ended]):
-    """One attempt at something outside."""
+    """One attempt at something outside. `scope` is None for the model call of a turn."""
 
     @property
     def key(self) -> Key: ...
@@ -97,45 +104,49 @@ class Effect(Protocol, Generic[Begun, Ended]):
     @property
     def scope(self) -> EffectScope | None: ...
 
-    def again(self, begun: Begun) -> Begun:
-        """Return a recorded beginning as it would be written now.
+    def begin_again(self, begun: Begun) -> Begun:
+        """Return a recorded beginning as this execution would write it, to compare the two.
 
-        What was reserved, and the cap that it paid for, was the world's word.
+        The reservation and the reply limit are taken from the record: they followed from what
+        other calls held at that moment.
         """
         ...
 
-    def admitted(self) -> AbstractAsyncContextManager[Begun]:
-        """Wait for a place and for money; gives the beginning to be written. Raises `Refused`."""
+    def admit(self) -> AbstractAsyncContextManager[Begun]:
+        """Wait for a place and for money, and yield the beginning to record.
+
+        Raise `Refused` if the call is not made.
+        """
         ...
 
     async def send(self, begun: Begun) -> Sequence[Record]:
-        """Make it happen. Gives its outcome, and behind it what is written together with that.
+        """Make it happen. Return its outcome, then records to write in the same transaction.
 
-        What goes wrong outside is an outcome; nothing is raised for it.
+        A failure outside is an outcome too, and is not raised.
         """
         ...
 
-    def left(self, begun: Begun, *, sent: bool) -> Ended:
-        """Return what is written of one that a cancel left."""
+    def leave(self, begun: Begun, *, sent: bool) -> Ended:
+        """Settle an attempt that a cancel interrupts, and return its outcome."""
         ...
 
-    async def doubted(self, begun: Begun, found: Found | None) -> Ended:
-        """Return the outcome of one that was in doubt, as was decided.
+    async def settle_doubt(self, begun: Begun, found: Found | None) -> Ended:
+        """Settle an attempt in doubt by the decision, and return its outcome.
 
-        Nothing is decided of a child run: it is resumed.
+        A child run has no decision (None): it is resumed.
         """
         ...
 
-    def unsent(self, found: Found) -> tuple[Begun, Ended]:
-        """Return what stands for the attempt after one that was left. Nothing is sent."""
+    def record_unsent(self, found: Found) -> tuple[Begun, Ended]:
+        """Return beginning and outcome of the attempt after one that was left. Send nothing."""
         ...
 
-    def served(self, begun: Begun | None, ended: Ended) -> None:
-        """Count one whose outcome is on the record."""
+    def count_served(self, begun: Begun | None, ended: Ended) -> None:
+        """Count the cost of an attempt whose outcome is on record."""
         ...
 
-    async def told(self, ended: Ended) -> Ended:
-        """Return the outcome as whoever asked hears it: with what is kept apart."""
+    async def completed(self, ended: Ended) -> Ended:
+        """Return the outcome with its long text, which is stored outside of the record."""
         ...
 
 
@@ -152,28 +163,31 @@ class HostEffect(Protocol):
     def is_effect(self) -> bool: ...
 
     def begin(self, attempt: int) -> CallHost:
-        """Return its beginning, and count it as under way."""
+        """Return its beginning, and count it as in progress."""
         ...
 
     def check(self, known: HostAnswered | CallHost) -> None:
         """Raise `ReplayDiverged` if it is not the call that was recorded."""
         ...
 
-    def answered_again(self, answer: HostAnswered) -> bytes | Awaitable[bytes]:
-        """Return a recorded answer, noted; one that is only named is made again and compared."""
+    def serve(self, answer: HostAnswered) -> bytes | Awaitable[bytes]:
+        """Return a recorded answer, and note it.
+
+        If only the digest of the answer is recorded, compute it again and compare.
+        """
         ...
 
     def make(self) -> bytes | Awaitable[bytes]:
-        """Make the call, and note what came of it."""
+        """Make the call, note its answer, and return it."""
         ...
 
-    def told(self, found: Found) -> bytes:
-        """Return what the program is told of a call in doubt that is not made again, noted."""
+    def answer_decided(self, found: Found) -> bytes:
+        """Return the answer to a call in doubt that is not repeated, and note it."""
         ...
 
 
 class Effects:
-    """Performs the effects of one run."""
+    """The effects of one run: performed, or served from its record."""
 
     def __init__(
         self, history: History, journal: Journal, decisions: Decisions | None = None
@@ -190,12 +204,16 @@ class Effects:
     def journal(self) -> Journal:
         return self._journal
 
-    def decided(self, key: Key) -> Found:
-        """Return what was decided about a call that is in doubt."""
+    def decision_on(self, key: Key) -> Found:
+        """Return the decision on a call in doubt."""
         return self._decisions.open[key]
 
     async def perform(self, effect: Effect[Begun, Ended]) -> Ended:
-        """Return what came of a call, from the record or from the world."""
+        """Return the outcome of an effect: served from the record, decided, or made to happen.
+
+        Raise `ResumeDiverged`, or `ReplayDiverged` from a replay, if another effect is next on
+        record. A replay raises what ended the run where its record stops.
+        """
         key = effect.key
         # A key says of which kind a record is; the types of an effect say the same.
         records = self._history.begun(key)
@@ -204,39 +222,44 @@ class Effects:
         if ended is None and begun is None:
             return await self._make(effect)
         settled: Ended | None = None
-        # What is on record has its cost before anything is awaited: another call of the batch may
-        # be new, and is to reserve only what is left behind this one.
+        # Count what is on record before the first await: another call of the batch may be new, and
+        # must reserve only what is left after this one.
         if ended is not None:
-            effect.served(begun, ended)
+            effect.count_served(begun, ended)
         elif begun is not None and key.kind in _SETTLED_AT_ONCE and not self._journal.is_replay:
-            settled = await effect.doubted(begun, self._decisions.open.get(key))
+            settled = await effect.settle_doubt(begun, self._decisions.open.get(key))
         if begun is not None:
-            await self._begin(effect, effect.again(begun))
+            await self._begin(effect, effect.begin_again(begun))
             if key.kind == "program":
-                # What it asked stands between; it is served with it, or was asked before the cut.
+                # Its calls are recorded between its beginning and its end. They are served with it.
                 self._journal.pass_over(self._history.inside(key.intent), key.intent)
         if ended is not None:
             return await self._serve(effect, ended)
         if self._journal.is_replay:
-            raise self._journal.cut()
+            raise self._journal.recorded_end()
         assert begun is not None
         if settled is None:
-            settled = await effect.doubted(begun, self._decisions.open.get(key))
+            settled = await effect.settle_doubt(begun, self._decisions.open.get(key))
         await self._end(effect, [settled])
-        return await effect.told(settled)
+        return await effect.completed(settled)
 
     def perform_here(self, call: HostEffect) -> bytes | Awaitable[bytes]:
-        """Perform a host call in the program's thread: a local one makes no way over the loop."""
+        """Return the answer to a host call. Called in the thread of the program.
+
+        A local function is called right here: a round trip over the event loop would cost more
+        than most of these calls.
+        """
         known = self._history.begun(call.key)
         ended = self._history.ended(call.key)
         if isinstance(ended, HostAnswered):
             call.check(ended)
             self._begin_here(call, len(known))
-            return call.answered_again(ended)
+            return call.serve(ended)
         if not known:
             self._journal.check_new(call.what, beside=call.key.intent)
             if call.is_effect:
-                # It is on the record before all that it asks.
+                # An effect is recorded before the calls that it makes, so nothing may be left on
+                # record, not even beside it.
                 self._journal.check_new(call.what)
             self._begin_here(call, int(call.is_effect))
             return call.make()
@@ -248,18 +271,18 @@ class Effects:
         if isinstance(found, Decision) and found is not Decision.ABANDON:
             self._begin_here(call, last.attempt + 1, first=last.attempt + 1)
             return call.make()
-        return call.told(found)
+        return call.answer_decided(found)
 
     def knows(self, key: Key) -> bool:
-        """Tell whether anything of a call is on the record."""
+        """Return True if the beginning or the outcome of a call is on record."""
         return bool(self._history.begun(key)) or self._history.ended(key) is not None
 
     async def refusal(
         self, key: Key, refuse: Callable[[], Awaitable[Outcome | None]]
     ) -> Outcome | None:
-        """Return that a batch is refused as a whole: what is recorded, or what `refuse` finds now.
+        """Return the refusal of a whole batch, recorded or found by `refuse`; None to let it in.
 
-        A batch that is let in leaves no record of that.
+        A new refusal is recorded. A batch that is let in leaves no record.
         """
         known = self._history.ended(key)
         if known is None:
@@ -276,8 +299,8 @@ class Effects:
     async def _serve(self, effect: Effect[Begun, Ended], ended: Ended) -> Ended:
         await self._end(effect, [ended])
         if self._history.is_left(ended):
-            raise self._journal.cut()
-        return await effect.told(ended)
+            raise self._journal.recorded_end()
+        return await effect.completed(ended)
 
     async def _make(self, effect: Effect[Begun, Ended]) -> Ended:
         if not self._journal.is_replay or effect.scope is not None:
@@ -285,34 +308,34 @@ class Effects:
             beside = key.intent if key.kind in ("query", "child") else None
             self._journal.check_new(f"{key.kind} {key.intent}", beside=beside)
         if self._journal.is_replay:
-            raise self._journal.cut()
+            raise self._journal.recorded_end()
         found = self._decisions.instead_of(effect.key)
         if found is not None:
-            begun, unsent = effect.unsent(found)
+            begun, unsent = effect.record_unsent(found)
             try:
                 await self._begin(effect, begun)
             except asyncio.CancelledError:
-                # It was decided: that much is written down.
+                # The decision was made, so its outcome is recorded even so.
                 self._leave(effect, unsent)
                 raise
             await self._end(effect, [unsent])
-            return await effect.told(unsent)
+            return await effect.completed(unsent)
         records: Sequence[Record]
         try:
-            async with effect.admitted() as begun:
+            async with effect.admit() as begun:
                 sent = False
                 try:
                     await self._begin(effect, begun)
                     sent = True
                     records = await effect.send(begun)
                 except asyncio.CancelledError:
-                    # It may have been paid for, or have happened: that much is written down.
-                    self._leave(effect, effect.left(begun, sent=sent))
+                    # It may have been billed, or have happened, so that is recorded.
+                    self._leave(effect, effect.leave(begun, sent=sent))
                     raise
         except Refused as refused:
             records = [refused.outcome]
         await self._end(effect, records)
-        return await effect.told(cast("Ended", records[0]))
+        return await effect.completed(cast("Ended", records[0]))
 
     async def _begin(self, effect: Effect[Begun, Ended], begun: Begun) -> None:
         scope = effect.scope
@@ -320,9 +343,9 @@ class Effects:
             await self._journal.write(begun, forced=True)
             return
         if scope.closed:
-            # Nothing is begun before it is written, and nothing more of this program is.
+            # Its beginning could not be recorded any more, so it must not begin.
             raise asyncio.CancelledError
-        scope.opened(effect.key)
+        scope.open_call(effect.key)
         await self._journal.write(begun, forced=True)
 
     async def _end(self, effect: Effect[Begun, Ended], records: Sequence[Record]) -> None:
@@ -333,17 +356,17 @@ class Effects:
             await self._journal.write(*records)
         except asyncio.CancelledError:
             if scope is not None:
-                scope.settled(effect.key)  # It is written all the same.
+                scope.close_call(effect.key)  # The write continues without us.
             raise
         if scope is not None:
-            scope.settled(effect.key)
+            scope.close_call(effect.key)
 
     def _leave(self, effect: Effect[Begun, Ended], ended: Ended) -> None:
         scope = effect.scope
         if scope is None or not scope.closed:
             self._journal.write_now(ended)
         if scope is not None:
-            scope.settled(effect.key)
+            scope.close_call(effect.key)
 
     def _begin_here(self, call: HostEffect, attempt: int, *, first: int = 1) -> None:
         """Write that an effect is begun, as often as it was. Waits until that is on the disk."""

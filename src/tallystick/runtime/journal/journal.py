@@ -1,13 +1,13 @@
-"""The journal of a run: what its record has is compared with it, what is new is appended.
+"""Write the records of a run, and compare with the record what is on it already.
 
-A new run has an empty history and writes from its first record on. A replay has no ledger: it
-compares, and stops where the record ends. A resumed run, or a fork, compares while the record
-lasts, and then writes behind it; the first thing it writes is the continuation, which says so. A
-difference is raised at once, before anything is written; a replay notes the first, and continues as
-far as the record serves it.
+A new run has an empty history, and writes from its first record on. A replay has no ledger: it
+compares, and stops where the record ends. A resumed run, or a fork, compares until the record ends,
+and then appends. The first record that it appends is the continuation, which says so. Such a run
+raises a difference at once, before it writes anything. A replay notes the first difference, and
+continues as far as the record serves it.
 
-Whoever has to know of records listens: each one is told once, in order, under one lock, and with it
-whether it is new.
+Listeners are called with each record once, in order, under one lock, and are told whether it is
+new.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tallystick.runtime.journal.cursor import Cursor, Divergence, RecordEnds
 from tallystick.runtime.journal.writer import LedgerWriter, PendingWrite
 from tallystick.runtime.spend.door import WaitedTooLong
 
-# Hears of a record, and whether it is new. It must not raise.
+# Called with a record, and whether it is new. It must not raise: the record is written already.
 Hear = Callable[[Record, bool], None]
 _Waiting = list[tuple[Sequence[Record], asyncio.Future[None]]]
 
 
 class NeedsPerson(Exception):
-    """A call waits for a person's word: the run ends as refused, and is resumed with it."""
+    """Raised if a call needs the decision of a person. The run ends as refused, until a resume."""
 
 
 class Journal:
-    """Where a run is written. One that is not opened is that of a replay, which writes nothing."""
+    """The records of one run, compared and appended. Without `open` it writes nothing: a replay."""
 
     def __init__(self, history: History, *, run: str) -> None:
         self._history = history
@@ -52,20 +52,23 @@ class Journal:
         self._writer: LedgerWriter | None = None
         self._continuation: Continuation | None = None
         self._listeners: list[Hear] = []
-        # One lock for the place in the record, what is written, and the listeners.
+        # One lock for the position in the record, the writes and the listeners, so that listeners
+        # are called in the order of the ledger.
         self.lock = threading.RLock()
         self.live = False
         self._ends_again = False
         # The first difference that a replay found.
         self.first: Divergence | None = None
-        # The difference that stopped a resumed run: others of its batch may not begin to write.
+        # The difference that stopped a resumed run. It is kept, since other calls of the same batch
+        # would otherwise start to write after it.
         self._stopped: ResumeDiverged | None = None
-        # What is written together, once this turn of the event loop is over.
+        # Records of this turn of the event loop. They are written in one transaction, since a
+        # commit costs much more than a record.
         self._waiting: _Waiting = []
         self._forced = False
 
     def open(self, writer: LedgerWriter, continuation: Continuation | None) -> None:
-        """Write what is new by `writer`, behind the record.
+        """Write new records with `writer`, after those on record.
 
         `continuation` is the first new record of a run that is resumed or forked.
         """
@@ -80,27 +83,27 @@ class Journal:
 
     @property
     def may_end(self) -> bool:
-        """Whether an end that comes now is the run's.
+        """True if an end that comes now is an end of the run.
 
-        It is while the run is live, and where its record ends it in the same way. Ctrl-C, or a disk
-        that is full, ends a replay and not the run.
+        It is if the run is live, or if its record ends in the same way here. Otherwise Ctrl-C, or
+        a full disk, ends only the replay.
         """
         return self.live or self._ends_again
 
     @property
     def seq(self) -> int:
-        """The place in the record of what is made again next."""
+        """The position of the next record to compare."""
         return self._cursor.seq
 
     @property
     def left(self) -> tuple[int, Record] | None:
-        """The first record that was not made again, and its place."""
+        """The first record that was not repeated, with its position; None if all were."""
         return self._cursor.left
 
     def check_new(self, what: str, *, beside: int | None = None) -> None:
-        """Refuse a call that is not on the record while that has more: nothing may be sent.
+        """Raise a divergence if a call that is not on record comes while the record has more.
 
-        Of the host call that it stands `beside`, others may be on the record: model calls of a
+        Nothing may be sent then. Calls of the host call `beside` do not count: model calls of a
         batch, or children, end in any order.
         """
         with self.lock:
@@ -109,11 +112,14 @@ class Journal:
             if seq is None:
                 return
             self._differs(Divergence(seq=seq, field="calls", recorded=None, now=what))
-            # There is nothing to serve, and that is not a program's to handle.
+            # A replay cannot serve the call, and a program must not handle that as an error.
             raise ReplayDiverged(index=seq, field="calls", recorded=None, now=what)
 
-    def cut(self) -> BaseException:
-        """Return what ended the run where its record stops: a cancel, its deadline, its sandbox."""
+    def recorded_end(self) -> BaseException:
+        """Return the exception that ended the run where its record stops.
+
+        From here on, an end is an end of the run (`may_end`).
+        """
         ended = self._history.end
         if ended is None:
             return RecordEnds()
@@ -128,14 +134,14 @@ class Journal:
 
     @property
     def cancelled_again(self) -> bool:
-        """Whether a replay was cancelled as its record says that the run was."""
+        """True if a replay was cancelled where its record says that the run was."""
         ended = self._history.end
         return self._ends_again and ended is not None and ended.stop in ("cancelled", "in_doubt")
 
     # -- listening -----------------------------------------------------------------------------
 
     def listen(self, hear: Hear) -> None:
-        """Have somebody hear of every record from here on."""
+        """Call `hear` with every record from here on."""
         self._listeners.append(hear)
 
     def _tell(self, record: Record, *, new: bool) -> None:
@@ -146,7 +152,7 @@ class Journal:
     # -- writing -------------------------------------------------------------------------------
 
     def append(self, record: Record) -> None:
-        """Write a record with whatever is written next."""
+        """Write a record with the next write. Until then it is lost if the process dies."""
         with self.lock:
             new = not self._is_known(record)
             if new:
@@ -154,24 +160,27 @@ class Journal:
             self._tell(record, new=new)
 
     def submit(self, record: Record) -> PendingWrite:
-        """Begin to write a record and tell of it at once; for whoever cannot wait here."""
+        """Start to write a record, tell the listeners at once, and return the write."""
         with self.lock:
             writing, new = self._begin([record], forced=False)
             self._tell(record, new=bool(new))
             return writing
 
     def write_here(self, record: Record, *, forced: bool) -> None:
-        """Write a record in a thread, and tell of it once it is committed, or on the disk."""
+        """Write a record, and wait in this thread until it is committed; on disk if `forced`.
+
+        The listeners are told after that. Raise what the ledger raises.
+        """
         writing, new = self._begin([record], forced=forced)
         writing.result()
         self._tell(record, new=bool(new))
 
     async def write(self, *records: Record, forced: bool = False) -> None:
-        """Write in one transaction, with all that others write in this turn of the event loop.
+        """Write records in one transaction, with all other writes of this turn of the event loop.
 
-        Waits until it is committed, or on the disk if it is `forced`, and tells of it then. A
-        cancel is raised too, but only once that is done. If it cannot be written, that is raised
-        instead: nobody may be told of a record that is not there.
+        Wait until they are committed, on disk if `forced`, and then tell the listeners. A cancel
+        is raised only after that: the caller must know that the records are there. If they cannot
+        be written, raise that error, and tell no listener.
         """
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
@@ -190,15 +199,15 @@ class Journal:
             raise left
 
     def write_now(self, record: Record) -> None:
-        """Begin to write, behind all that waits: whoever asked is being cancelled.
+        """Start to write a record after all that waits, without waiting: the caller is cancelled.
 
-        The next write tells of a failure.
+        If it fails, the next write raises the error.
         """
         self.flush()
         self.submit(record)
 
     def flush(self) -> None:
-        """Begin to write what waits, now."""
+        """Start to write everything that waits."""
         waiting, self._waiting = self._waiting, []
         forced, self._forced = self._forced, False
         if not waiting:
@@ -211,22 +220,24 @@ class Journal:
             return
         fresh = set(map(id, new))
         if writing.future is None:
-            self._written(waiting, fresh, None)
+            self._finish_write(waiting, fresh, None)
             return
         loop = asyncio.get_running_loop()
 
         def ended(future: Future[None]) -> None:
-            loop.call_soon_threadsafe(self._written, waiting, fresh, future.exception())
+            loop.call_soon_threadsafe(self._finish_write, waiting, fresh, future.exception())
 
         writing.future.add_done_callback(ended)
 
-    def _written(self, waiting: _Waiting, fresh: set[int], error: BaseException | None) -> None:
+    def _finish_write(
+        self, waiting: _Waiting, fresh: set[int], error: BaseException | None
+    ) -> None:
         try:
             for records, _ in waiting if error is None else ():
                 for record in records:
                     self._tell(record, new=id(record) in fresh)
         except BaseException as raised:
-            # Whoever waits hears of it: nobody else can, on the event loop.
+            # This is a callback of the event loop, so only those who wait can raise it.
             error = raised
         _wake(waiting, error)
 
@@ -246,9 +257,9 @@ class Journal:
     # -- comparing -----------------------------------------------------------------------------
 
     def pass_over(self, calls: Sequence[QueryRecord], program: int) -> None:
-        """Tell of all that is recorded inside a program that is served whole.
+        """Take everything that is recorded inside a program that is served, and tell listeners.
 
-        `calls` are its model calls and children; its host calls stand next in the record.
+        `calls` are its model calls and children. Its host calls are next on record.
         """
         with self.lock:
             for each in calls:
@@ -262,15 +273,17 @@ class Journal:
                 self._tell(call, new=False)
 
     def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
-        """Return that the run was resumed here, between what it asks for, or `ending` it.
+        """Return the continuation if the run was resumed or forked here, else None.
 
-        With it, how it had ended from outside, if it had: that is not the machine's doing.
+        It comes with the end that the resume followed, if that came from outside and not from the
+        machine. `ending` says that the machine itself ends the run here. A live run is given its
+        own continuation, once, when the record is exhausted.
         """
         with self.lock:
             if self.live:
                 return None
             if self._writer is None:
-                # An end from outside that nobody resumed is made again, not passed over.
+                # If the run was not resumed, its end from outside is repeated, not skipped.
                 found = self._cursor.continuation(ending=ending or self._cursor.ends_here)
                 return None if found is None or found[0] is None else (found[0], found[1])
             found = self._cursor.continuation(ending=ending)
@@ -278,13 +291,13 @@ class Journal:
                 return None
             left = self._cursor.left
             if found is None and left is not None:
-                # Between programs there are no model calls of programs left.
+                # No program is running here, so none can ask for what is left.
                 self._differs(Divergence(seq=left[0], field="calls", recorded="made", now=None))
             continuation, ended = found or (None, None)
             return (self._go_live() if continuation is None else continuation), ended
 
     def compare_end(self, ended: Sequence[Record]) -> None:
-        """Compare the end that `continuation` passed with the end that the run would have now."""
+        """Compare the end that `continuation` returned with the end that the run would have now."""
         found = self._cursor.compare_end(ended)
         if found is not None:
             self._differs(found)
@@ -293,7 +306,10 @@ class Journal:
         return isinstance(record, QueryRecord) and self._cursor.has_query(record)
 
     def _is_known(self, record: Record) -> bool:
-        """Tell whether the record has it, and then the same; else the run is live from here on."""
+        """Return True if a record is on record already, after a comparison; False if it is new.
+
+        The first new record makes the run live. A replay raises `RecordEnds` instead.
+        """
         is_query = isinstance(record, QueryRecord)
         if self.live and not self._has_query(record):
             return False
@@ -309,7 +325,7 @@ class Journal:
             return True
         if self._writer is None and not is_query:
             raise RecordEnds
-        # What a host call asked is made again before its answer is written.
+        # All calls inside a host call are repeated before its answer is.
         answers = isinstance(record, HostAnswered)
         seq = self._cursor.left_beside(None) if answers or not self._cursor.exhausted else None
         if self._writer is None or seq is not None:
@@ -320,7 +336,7 @@ class Journal:
         return False
 
     def _hear_continuations(self, *, ending: bool) -> None:
-        """Tell of continuations that stand in the middle of what is being done."""
+        """Take continuations that are recorded in the middle of a program, and tell listeners."""
         if self.live:
             return
         if self._writer is None:
@@ -331,7 +347,7 @@ class Journal:
             self._tell(found[0], new=False)
 
     def _go_live(self) -> Continuation:
-        """Begin to write behind the record: first that the run is resumed or forked."""
+        """Start to append, and append the continuation first. Return it."""
         assert self._continuation is not None, "a run with a record is resumed or forked"
         if self._stopped is not None:
             raise self._stopped

@@ -1,11 +1,11 @@
-"""The writer of a run's ledger: records appended in order, held back or committed together.
+"""Write the records of one run to the ledger, in order.
 
-*Riding along* costs nothing until something is committed. *Committed* survives the process.
-*Forced* is on the disk, with everything before it. Attachments that records refer to are committed
-in the transaction that writes them.
+A *deferred* record waits in memory for the next write, or until 256 have gathered. A *committed*
+one survives the process. A *forced* one is on disk, with everything before it. Attachments that
+records refer to are committed in the transaction that writes the records.
 
-Writing is begun here and done by the ledger's writer. Whoever needs it done waits: a thread for the
-result, a loop by awaiting. What was begun is done, whether or not somebody still waits.
+A write starts here and is done by the writer of the ledger. A thread waits with `result`, a
+coroutine with `wait`. Cancelling the wait does not cancel the write.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _HELD_MAX = 256
 
 
 class PendingWrite:
-    """A write that was begun."""
+    """A write in progress. Without a future there is nothing to write."""
 
     def __init__(self, future: Future[None] | None = None) -> None:
         self.future = future
 
     def result(self) -> None:
-        """Wait for it in a thread. Raises what the ledger does."""
+        """Wait in this thread until it is done. Raise what the ledger raises."""
         if self.future is not None:
             self.future.result()
 
-    async def done(self) -> None:
-        """Wait for it on a loop. A cancel is raised too, but not before it is done."""
+    async def wait(self) -> None:
+        """Wait until it is done. Raise what the ledger raises, or a cancel after that."""
         left: asyncio.CancelledError | None = None
         while self.future is not None and not self.future.done():
             try:
@@ -89,18 +89,18 @@ class LedgerWriter:
 
     @property
     def head(self) -> Head:
-        """Where the run stands once all that was begun is written."""
+        """The head of the run once every write that has started is done."""
         return self._head
 
     def append_later(self, record: Record) -> None:
-        """Write a record with whatever is written next."""
+        """Defer a record to the next write."""
         with self._guard:
             self._hold([record])
             if len(self._held) >= _HELD_MAX:
                 self._submit(forced=False)
 
     def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
-        """Begin to write several in one transaction, behind all that rides along."""
+        """Start to write records in one transaction, after all deferred ones."""
         with self._guard:
             self._hold(records)
             return PendingWrite(self._submit(forced=forced))
@@ -112,7 +112,7 @@ class LedgerWriter:
 
     def _submit(self, *, forced: bool) -> Future[None]:
         if self._broken is not None:
-            # What is written after a hole would look as if nothing were missing.
+            # A record that is written after a lost one would hide that it is missing.
             raise self._broken
         drafts, self._held = self._held, []
         records, self._untold = self._untold, []
@@ -128,21 +128,23 @@ class LedgerWriter:
         except Exception as error:
             self._broken = error
             raise
-        future.add_done_callback(self._ended)
-        return future if self._committed is None else _told(future, self._committed, records)
+        future.add_done_callback(self._note_failure)
+        if self._committed is None:
+            return future
+        return _after_telling(future, self._committed, records)
 
-    def _ended(self, future: Future[None]) -> None:
+    def _note_failure(self, future: Future[None]) -> None:
         error = future.exception()
         if error is not None and self._broken is None:
             self._broken = error
 
 
-def _told(
+def _after_telling(
     written: Future[None], committed: Callable[[Record], None], records: Sequence[Record]
 ) -> Future[None]:
-    """Return a future that ends when the records are committed and told."""
+    """Return a future that is done once the records are committed and `committed` has them."""
     told: Future[None] = Future()
-    # From here on nobody who stops to wait can cancel it.
+    # A caller that is cancelled while it waits would otherwise cancel this future for all.
     told.set_running_or_notify_cancel()
 
     def tell(done: Future[None]) -> None:

@@ -1,1 +1,1 @@
-"""Where programs run: the sandbox that a run has, and the native one with its files."""
+"""Run the programs of a run: first, again on their record, or served; and choose their sandbox."""

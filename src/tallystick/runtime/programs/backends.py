@@ -1,8 +1,9 @@
-"""Which backend the programs of a run have, of those that work here.
+"""Choose the sandbox backend for the programs of a run, among those that work on this host.
 
-Rule 1: what is passed over is said, with the reason. Where nothing is left, all reasons are told.
-Rule 2: nobody gets less isolation than they asked for. `auto` is the default backend and no other;
-a layer that the host lacks is done without only if it is named.
+Rule 1: a backend that is passed over is reported, with the reason. If none is left, the error has
+all reasons.
+Rule 2: the user never gets less isolation than they asked for. `auto` means the default backend and
+no other. A layer that the host lacks is left out only if the user names it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-# What a sandbox may be able to do. No other names are used.
+# Every capability that a sandbox may report.
 CAPABILITIES = (
     "VmIsolation",
     "ContainerIsolation",
@@ -47,7 +48,7 @@ CAPABILITIES = (
 
 
 class NoBackendAvailable(SandboxError):
-    """None of the sandboxes that were asked for is to be had here. `tried` says why, of each."""
+    """Raised if no sandbox of the preference works here. `tried` has each name and the reason."""
 
     code = "backend.none_available"
 
@@ -58,9 +59,10 @@ class NoBackendAvailable(SandboxError):
 
 
 def read_preference(text: str) -> tuple[str, ...]:
-    """Return the sandboxes to try, in order: of `auto`, a name, or several with commas between.
+    """Return the names of the sandboxes to try, in order.
 
-    Raises `UsageError` for a name that is none, or that is there twice.
+    `text` is `auto`, a name, or names with commas. Raise `UsageError` for an unknown name, and for
+    one that is there twice.
     """
     if text == AUTO:
         return (DEFAULT,)
@@ -74,12 +76,12 @@ def read_preference(text: str) -> tuple[str, ...]:
 
 
 def without_network(grants: Sequence[str]) -> list[str]:
-    """Return the grants of a run that has no network whatever."""
+    """Return the grants without those for the network."""
     return [each for each in grants if not each.startswith(NET)]
 
 
 def is_same(backend: Backend, started: RunStarted) -> bool:
-    """Tell whether programs of this run mean the same here: same guest, same engine."""
+    """Return True if the backend has the guest and engine of the run: programs can repeat."""
     return (started.guest, started.engine) == backend.identity[1:]
 
 
@@ -93,11 +95,11 @@ class SocketFolder(Protocol):
 
 
 class Backends:
-    """The backends of one caller, each made when it is needed.
+    """The backends of one client, each created when it is needed.
 
-    `given` is a sandbox of the caller's own, in place of that of the backend of its name; one
-    without a name takes the place of the default. `sockets` makes the directory where native
-    programs find sockets; None gives them none.
+    `given` is a sandbox of the caller, which is used for the backend of its name, or else for the
+    default. `sockets` creates the directory where native programs find sockets of this process;
+    None gives them none.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Backends:
             self._check_layers(BACKENDS if preference == AUTO else self._preference)
 
     def _check_layers(self, names: Collection[str]) -> None:
-        """Refuse layers to do without that no backend has, now and not when a box is made."""
+        """Raise `UsageError` now, not at the first program, for unknown layers to do without."""
         layered = [name for name in names if BACKENDS[name].has_layers]
         if not layered:
             known = ", ".join(name for name, kind in BACKENDS.items() if kind.has_layers)
@@ -137,7 +139,7 @@ class Backends:
             self.named(name)
 
     def named(self, name: str) -> Backend:
-        """Return a backend by its name, which need not be one that was asked for."""
+        """Return the backend of this name, whether or not it is in the preference."""
         if name not in self._made:
             surface = Surface(
                 cache=cache_directory(),
@@ -152,12 +154,12 @@ class Backends:
         return self._made[name]
 
     def wasm(self) -> WasmSandbox:
-        """Return the WASM sandbox, which what is no program of a run may use too."""
+        """Return the WASM sandbox, which scripts of skills use as well."""
         sandbox: WasmSandbox = self.named("wasm").sandbox
         return sandbox
 
     def _socket_folder(self) -> Path:
-        """Return the directory of sockets, made when the first native sandbox is."""
+        """Return the directory of sockets, and create it on the first call."""
         if self._sockets is None:
             assert self._make_sockets is not None
             self._sockets = self._make_sockets()
@@ -166,29 +168,35 @@ class Backends:
     # -- of a run ------------------------------------------------------------------------------
 
     async def for_new(self, needed: str | None) -> Backend:
-        """Return what runs the programs of a run that begins.
+        """Return the backend of a new run.
 
-        `needed` is the backend that the run has to have: a run in a session has that of the
-        session. Raises `NoBackendAvailable`, and `NotSupported` if another was asked for by name.
+        `needed` is the backend of the session that the run is in, None without one. Raise
+        `NoBackendAvailable`, or `NotSupported` if the user named another than the session has.
         """
-        name = needed if needed is not None else await self.chosen()
-        if needed is not None and self._explicit and await self.chosen() != name:
+        name = needed if needed is not None else await self.choose()
+        if needed is not None and self._explicit and await self.choose() != name:
             raise NotSupported(
-                backend=await self.chosen(), operation=f"a session of the {name} sandbox"
+                backend=await self.choose(), operation=f"a session of the {name} sandbox"
             )
         return await self._usable(name)
 
     def for_child(self) -> Backend:
-        """Return what runs the programs of a run that a program begins: the default."""
+        """Return the backend of a child run: always the default."""
         return self.named(DEFAULT)
 
     async def for_resumed(self, started: RunStarted) -> Backend:
-        """Return what runs the programs of a run that is resumed or forked: the same as before."""
+        """Return the backend of a resumed or forked run: the one on its record.
+
+        Raise `NoBackendAvailable` if it does not work here.
+        """
         kind_of(started.backend)
         return await self._usable(started.backend)
 
     async def to_repeat(self, started: RunStarted) -> Backend | None:
-        """Return what runs the programs of a recorded run again; None where they are served."""
+        """Return the backend that repeats the programs of a recorded run.
+
+        Return None if they cannot be repeated here: then they are served from the record.
+        """
         kind = BACKENDS.get(started.backend)
         if kind is None or not kind.repeatable:
             return None
@@ -196,13 +204,13 @@ class Backends:
         return backend if is_same(backend, started) else None
 
     async def _usable(self, name: str) -> Backend:
-        # What can be repeated needs nothing of a host, and is loaded when a program runs.
+        # A repeatable backend needs nothing from the host, so there is nothing to prove.
         if not BACKENDS[name].repeatable:
             await self.ensure(name)
         return self.named(name)
 
     def may_be_native(self, recorded: RunStarted | None) -> bool:
-        """Tell whether a run here, or a recorded one, can have programs that are not repeatable."""
+        """Return True if a new run, or the recorded one, may have native programs."""
         names = {*self._preference}
         if self._given is not None:
             names.add(self._given_name)
@@ -213,7 +221,7 @@ class Backends:
     # -- choosing ------------------------------------------------------------------------------
 
     async def ensure(self, name: str) -> None:
-        """Raise `NoBackendAvailable` unless one can be used here, asked for or not."""
+        """Prove once that a backend works here. Raise `NoBackendAvailable` if it does not."""
         if name not in self._proven:
             try:
                 await self._try(name)
@@ -224,13 +232,16 @@ class Backends:
     async def _try(self, name: str) -> None:
         await self.named(name).prove()
 
-    async def chosen(self) -> str:
-        """Return the sandbox of the runs that follow. Raises `NoBackendAvailable`."""
+    async def choose(self) -> str:
+        """Return the first backend of the preference that works here, the same at each call.
+
+        Raise `NoBackendAvailable` if none does.
+        """
         if self._chosen is None:
-            self._chosen = await self._walked()
+            self._chosen = await self._first_usable()
         return self._chosen
 
-    async def _walked(self) -> str:
+    async def _first_usable(self) -> str:
         tried: list[tuple[str, str]] = []
         for name in self._preference:
             try:
@@ -245,11 +256,11 @@ class Backends:
 
     @property
     def made_any(self) -> bool:
-        """True if there may be anything to close."""
+        """True if a backend was created, and `close` has something to do."""
         return bool(self._made)
 
     async def close(self) -> None:
-        """Close what was made here. Closing twice is harmless."""
+        """Close every backend that was created here. Closing twice is harmless."""
         made, self._made = self._made, {}
         for backend in made.values():
             await backend.close()
@@ -258,7 +269,7 @@ class Backends:
 
 
 def _packages() -> tuple[Path, ...]:
-    """Return where the packages of this Python are, which native programs may import."""
+    """Return the folders of this Python's packages, which native programs may import."""
     found = dict.fromkeys(Path(sysconfig.get_path(each)) for each in ("purelib", "platlib"))
     return tuple(each for each in found if each.is_dir() and each.is_absolute())
 

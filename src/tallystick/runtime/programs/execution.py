@@ -1,8 +1,8 @@
-"""One program of a run: run for the first time, run again on its record, or served whole.
+"""Run one program of a run: for the first time, again on its record, or served from the record.
 
-A program that can be repeated is run again on its recorded answers, always; then it prints, asks
-and costs what it did. `why_served` says which ones are served whole instead. A program that cannot
-be repeated is an effect (`native_effect.py`).
+A program that can be repeated is always run again on its recorded answers. Then it prints, asks and
+costs the same as before. `why_served` says which programs are served instead. A native program
+cannot be repeated, and is an effect (`native_effect.py`).
 """
 
 from __future__ import annotations
@@ -51,43 +51,45 @@ from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.output import lost_output
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits, Programs, Rerun
 
-# Ended from outside, at a place that depends on the machine.
+# Stops from outside. They come at an instruction that depends on the speed of the machine, so a
+# repeated program would not stop at the same one.
 SERVED = frozenset({"wall", "deadline", "cancelled", "trap"})
 _STOPPED = frozenset({"wall", "deadline", "cancelled"})
-# More than any processor does. A record of a program that used more in its time was made up, and
-# must not keep a machine busy for longer than the limits on it would have.
+# More fuel in a millisecond than any processor uses. A record that says more was forged, and must
+# not keep a machine busy for longer than the limits of the program would.
 _FUEL_PER_MS_MAX = 30_000_000
-# A program may pass its limit by as long as the process is not let to look at the clock.
+# A stop may come this late, while the operating system runs another process.
 _LATE_MS_MAX = 1_000
 _PROGRAM_MS_MAX = 30_000
-# What packages map is several times what they use.
+# Native limits count mapped memory, and packages map several times what they use.
 _NATIVE_BYTES = 1 << 30
-# About two seconds of a program's own work: what a snapshot saves, and several times its cost.
+# About two seconds of work of programs. A snapshot that saves this much costs several times less.
 SNAPSHOT_FUEL = 6_000_000_000
 _REQUEST_BYTES = Limits().request_bytes
 _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 
-# Gives variables of a program's environment while it runs.
+# Yields environment variables for a program while it runs.
 Around = Callable[[CallScope, RunState], AbstractAsyncContextManager[Mapping[str, str]]]
 
 
 class RerunStopped(SandboxError):
-    """A program that is run again was ended from outside: nothing can be said about its record."""
+    """Raised if a repeated program was stopped from outside, so nothing follows for its record."""
 
 
 def nothing_around(
     scope: CallScope, state: RunState
 ) -> AbstractAsyncContextManager[Mapping[str, str]]:
-    """Give a program nothing beside its functions."""
+    """Set no environment variables."""
     return nullcontext({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramParts:
-    """What the programs of a run are run with. Without `programs`, each is served whole.
+    """The parts of a run that its programs need.
 
-    Without a `door` nothing is counted: a replay. `restored` is the program that the interpreter
-    stands after already.
+    Without `programs`, every program is served from the record. A replay has no `door`, and counts
+    nothing. `restored` is the number of the last program whose effect is in the interpreter
+    already, from a snapshot.
     """
 
     run: str
@@ -101,9 +103,9 @@ class ProgramParts:
 
 
 class ProgramRunner:
-    """Runs the programs of one run.
+    """The programs of one run.
 
-    `again` counts those that were run again, `served` those that were served, by why.
+    `again` is the number of programs that were repeated, `served` of those served, by reason.
     """
 
     def __init__(self, effects: Effects, parts: ProgramParts) -> None:
@@ -112,7 +114,7 @@ class ProgramRunner:
         self._parts = parts
         self.again = 0
         self.served: Counter[str] = Counter()
-        # The programs that were served whole: their calls passed no scope.
+        # Programs that were served. Their calls passed through no scope, so none is left open.
         self._whole: set[int] = set()
 
     @property
@@ -124,7 +126,7 @@ class ProgramRunner:
         return self._parts
 
     def scope(self, program: RunProgram, state: RunState, numbers: NumberedRun) -> CallScope:
-        """Return the scope of a program's calls. Whoever takes it closes it."""
+        """Return a new scope for the calls of a program. The caller closes it."""
         known = self._effects.history.answers.get(program.intent, ())
         return CallScope(
             self._parts.run,
@@ -143,13 +145,13 @@ class ProgramRunner:
         program, history = scope.program, self._effects.history
         key = Key("program", program.intent)
         if self._journal.is_replay and not history.begun(key) and history.end is not None:
-            raise self._journal.cut()
+            raise self._journal.recorded_end()
         self._journal.append(program)
         recorded = history.ended(key)
         if recorded is None:
             if self._journal.is_replay:
                 self.pass_over(program)
-                raise self._journal.cut()
+                raise self._journal.recorded_end()
             finished = await self._run_first(scope, source, state)
         else:
             assert isinstance(recorded, ProgramFinished)
@@ -207,7 +209,7 @@ class ProgramRunner:
         door = self._parts.door
         if door is None:
             return
-        door.recalled(
+        door.count_recorded(
             "",
             Charge(fuel=recorded.fuel, host_calls=recorded.host_calls, wall_ms=recorded.wall_ms),
         )
@@ -215,7 +217,7 @@ class ProgramRunner:
             if isinstance(each.skill, SkillUsed) and each.skill.fuel:
                 # That is in no program's own figures.
                 used = charge_of(each)
-                door.recalled("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
+                door.count_recorded("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
 
     def count_calls(self, program: RunProgram) -> None:
         """Count what the calls of a program cost that is not run again."""
@@ -227,9 +229,9 @@ class ProgramRunner:
             if isinstance(each, QueryAsked):
                 models[each.intent, each.item, each.attempt] = each.model
             elif isinstance(each, QueryReplied | QueryFailed):
-                door.recalled(models[each.intent, each.item, each.attempt], spent_by(each))
+                door.count_recorded(models[each.intent, each.item, each.attempt], spent_by(each))
             elif isinstance(each, ChildEnded):
-                door.recalled("", charge_of(each))
+                door.count_recorded("", charge_of(each))
 
     # -- run -----------------------------------------------------------------------------------
 
@@ -255,7 +257,7 @@ class ProgramRunner:
         if long is not None:
             ref = described_bytes(long[0], media_type="text/plain", label=long[1])
         now = finished_of(scope.program, result, outputs, ref)
-        # The machine continues with how long it took then, or the caps would fall elsewhere.
+        # Keep the recorded duration, or a limit of time would be reached at another turn.
         return msgspec.structs.replace(now, wall_ms=recorded.wall_ms)
 
     async def _run_first(self, scope: CallScope, source: str, state: RunState) -> ProgramFinished:
@@ -266,7 +268,10 @@ class ProgramRunner:
     async def execute_first(
         self, scope: CallScope, source: str, state: RunState, rerun: Rerun | None = None
     ) -> ProgramFinished:
-        """Run a program whose end is not recorded. `rerun` says how much of it is, and repeated."""
+        """Run a program whose end is not on record, and return its end.
+
+        `rerun` is the part that is on record, which is repeated before the program is live.
+        """
         context = program_context(scope.program, state, rerun)
         result = await self._execute(scope, source, state, context)
         outputs = tuple(
@@ -300,18 +305,18 @@ class ProgramRunner:
                     source,
                     context=context.with_env(given) if given else context,
                     host=host,
-                    attempted=scope.attempted,
+                    attempted=scope.note_attempt,
                 )
             scope.leave()
             return result
         finally:
-            await self._parts.children.over()
+            await self._parts.children.wait_until_ended()
             scope.close()
 
     async def keep(
         self, finished: ProgramFinished, *, known: bool
     ) -> SnapshotTaken | FilesKept | None:
-        """Return what a program left, if it is worth keeping: its interpreter, or its files."""
+        """Return the record of a snapshot or of kept files, None if nothing was worth keeping."""
         if known:
             history = self._effects.history
             return history.snapshots.get(finished.intent) or history.files.get(finished.intent)
@@ -321,19 +326,19 @@ class ProgramRunner:
 
 
 def wall_ms_left(state: RunState) -> int:
-    """Return the milliseconds that a run may still take."""
+    """Return the milliseconds that are left of the run's limit of time."""
     return max(0, state.started.limits.wall_ms - state.charge.wall_ms)
 
 
 def host_calls_left(state: RunState) -> int:
-    """Return how many host calls a run may still make."""
+    """Return the number of host calls that are left of the run's limit."""
     return max(0, state.started.limits.host_calls - state.charge.host_calls)
 
 
 def program_context(
     program: RunProgram, state: RunState, rerun: Rerun | None = None
 ) -> ExecutionContext:
-    """Return the limits of one program: its own, and what the run has left."""
+    """Return the limits of one program: its own, at most what the run has left."""
     left = wall_ms_left(state)
     puts = WRITE in state.started.grants
     return ExecutionContext(

@@ -1,9 +1,9 @@
-"""A program that cannot be repeated, as an effect: on disk before it begins, served where recorded.
+"""Run a native program, which cannot be repeated, as an effect.
 
-Its end is written with what it left of files. One that was cut off is not run again on its record.
-Its calls that nobody answered are settled, as far as they may have been paid, and it has an end
-that says what was decided: it is begun once more, as another program, or it is given up. Its files
-are those from before it in either case.
+Its beginning is on disk before it starts. Its end is recorded together with the files that it left.
+A program that was cut off is not repeated on its record. Instead, its open calls are settled, and
+an end is recorded that says what was decided: start it once more, as another program, or abandon
+it. In both cases the files are those from before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import LeftInDoubt
 from tallystick.ledger.port import Ledger
 from tallystick.model.price_table import CallTerms
-from tallystick.runtime.calls.decisions import settled_doubt
+from tallystick.runtime.calls.decisions import settle_doubt
 from tallystick.runtime.calls.queries import in_doubt
 from tallystick.runtime.calls.scope import CallScope
 from tallystick.runtime.journal.effects import Decision, EffectScope, Found
@@ -53,7 +53,7 @@ _LEFT = "its program was cut off"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settling:
-    """What is needed to settle the calls of a program that was cut off."""
+    """The parts that settle the calls of a program that was cut off."""
 
     door: ModelDoor
     terms_of: Callable[[str], CallTerms]
@@ -61,7 +61,7 @@ class Settling:
 
 
 class NativeProgram:
-    """One program that is run once. `settling` is for a run that is resumed."""
+    """One native program, as an `Effect`. `settling` is None in a replay."""
 
     def __init__(
         self,
@@ -78,18 +78,18 @@ class NativeProgram:
         self._settling = settling
         self._kept: FilesKept | None = None
         self.key = Key("program", scope.program.intent)
-        # What it asks belongs to it; it belongs to nobody.
+        # Its calls have its scope. The program itself belongs to no other program.
         self.scope: EffectScope | None = None
 
     @property
     def _program(self) -> RunProgram:
         return self._calls.program
 
-    def again(self, begun: RunProgram) -> RunProgram:
+    def begin_again(self, begun: RunProgram) -> RunProgram:
         return self._program
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[RunProgram]:
+    async def admit(self) -> AsyncIterator[RunProgram]:
         yield self._program
 
     async def send(self, begun: RunProgram) -> Sequence[Record]:
@@ -100,38 +100,38 @@ class NativeProgram:
             try:
                 await asyncio.wait({keeping})
             except asyncio.CancelledError:
-                # Without its files its end would say too much.
+                # Wait even so: an end without the files would claim more than was kept.
                 left = True
         kept = keeping.result()
         task = asyncio.current_task()
         if left and task is not None:
-            # It is raised again once the end is written.
+            # Raise the cancel at the next await, when the end has been recorded.
             task.uncancel()
             task.cancel()
         return [finished] if kept is None else [finished, kept]
 
-    def left(self, begun: RunProgram, *, sent: bool) -> ProgramFinished:
+    def leave(self, begun: RunProgram, *, sent: bool) -> ProgramFinished:
         return cut_off(begun, "cancelled", "cancelled by the user; its files were put back")
 
-    async def doubted(self, begun: RunProgram, found: Found | None) -> ProgramFinished:
+    async def settle_doubt(self, begun: RunProgram, found: Found | None) -> ProgramFinished:
         answers = self._runner.effects.history.answers.get(begun.intent, ())
         assert self._settling is not None, "only a run that is resumed decides"
-        self._settling.door.recalled("", Charge(host_calls=len(answers)))
+        self._settling.door.count_recorded("", Charge(host_calls=len(answers)))
         self._runner.count_calls(begun)
         await self._end_calls(begun, self._settling)
         again = found is not Decision.ABANDON
         stop, why = (RETRIED, _RETRIED) if again else (ABANDONED, _ABANDONED)
         return cut_off(begun, stop, why, host_calls=len(answers))
 
-    def unsent(self, found: Found) -> tuple[RunProgram, ProgramFinished]:
+    def record_unsent(self, found: Found) -> tuple[RunProgram, ProgramFinished]:
         raise AssertionError("a program that was left has its end")
 
-    def served(self, begun: RunProgram | None, ended: ProgramFinished) -> None:
+    def count_served(self, begun: RunProgram | None, ended: ProgramFinished) -> None:
         self._runner.count(ended)
         self._runner.note_served(self._program, "native")
         self._kept = self._runner.effects.history.files.get(ended.intent)
 
-    async def told(self, ended: ProgramFinished) -> ProgramFinished:
+    async def completed(self, ended: ProgramFinished) -> ProgramFinished:
         if self._kept is not None:
             await self._runner.effects.journal.write(self._kept)
         return ended
@@ -139,7 +139,7 @@ class NativeProgram:
     # -- one that was cut off ------------------------------------------------------------------
 
     async def _end_calls(self, program: RunProgram, settling: Settling) -> None:
-        """End what the program had under way, as was decided."""
+        """Record an end for every open call of the program, as was decided."""
         history, journal = self._runner.effects.history, self._runner.effects.journal
         inside = history.inside(program.intent)
         ends: list[QueryRecord] = []
@@ -149,9 +149,9 @@ class NativeProgram:
             if history.ended(key_of(each)) is not None:
                 continue
             if isinstance(each, QueryAsked):
-                ends.append(self._query(each, settling))
+                ends.append(self._query_end(each, settling))
             else:
-                ends.append(_child(each, settling))
+                ends.append(_child_end(each, settling))
         for end in ends:
             await journal.write(end)
         for call in history.unanswered.get(program.intent, ()):
@@ -168,16 +168,16 @@ class NativeProgram:
                 )
             )
 
-    def _query(self, asked: QueryAsked, settling: Settling) -> QueryRecord:
-        found = self._runner.effects.decided(key_of(asked))
-        settled, said = settled_doubt(
+    def _query_end(self, asked: QueryAsked, settling: Settling) -> QueryRecord:
+        found = self._runner.effects.decision_on(key_of(asked))
+        settled, said = settle_doubt(
             settling.door, settling.terms_of(asked.model), asked.reserved, found
         )
         billed = found is not Decision.AGAIN
         return in_doubt(asked, settled, said or _LEFT, ends=True, billed=billed)
 
 
-def _child(begun: ChildBegun, settling: Settling) -> ChildEnded:
+def _child_end(begun: ChildBegun, settling: Settling) -> ChildEnded:
     row = settling.ledger.row(begun.run)
     ended = ChildEnded(
         intent=begun.intent,
@@ -192,5 +192,5 @@ def _child(begun: ChildBegun, settling: Settling) -> ChildEnded:
         hash="" if row is None else row.head.hash,
         attempt=begun.attempt,
     )
-    settling.door.recalled("", charge_of(ended))
+    settling.door.count_recorded("", charge_of(ended))
     return ended

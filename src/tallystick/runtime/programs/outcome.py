@@ -1,4 +1,4 @@
-"""The outcome of a program as a run records it, made from what a sandbox gave."""
+"""Turn the result of a sandbox into the record of a program's end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.sandbox.port import ExecutionResult
 
 
 def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path, str]]:
-    """The files into which a program printed more than is shown, and what to call them."""
+    """Return the files with output that was too long to show, each with a label."""
     stderr = result.metadata.get("stderr_file_path")
     stdout = result.output_file_path if result.output_file_path != stderr else None
     named = [(stdout, "stdout"), (stderr, "stderr")]
@@ -24,7 +24,7 @@ def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path
 
 
 def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[bytes, str]]:
-    """Return what a program that was run again printed where not all is shown, with its labels."""
+    """Return the whole output of a repeated program where it was too long to show, with labels."""
     return [
         (data, f"{stream} of program {intent.intent}")
         for stream in ("stdout", "stderr")
@@ -33,7 +33,7 @@ def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[byt
 
 
 def long_answer(intent: RunProgram, result: ExecutionResult) -> tuple[bytes, str] | None:
-    """Return the bytes of an answer that is kept as an attachment, and what to call it."""
+    """Return the bytes of an answer that is too long for a record, with a label; None if short."""
     answer = result.metadata.get("answer")
     if not isinstance(answer, str) or len(answer) <= INLINE_BYTES_MAX:
         return None
@@ -46,7 +46,7 @@ def finished_of(
     outputs: tuple[AttachmentRef, ...] = (),
     answer_ref: AttachmentRef | None = None,
 ) -> ProgramFinished:
-    """What a run records of a result."""
+    """Return the record of a program's end."""
     failure = None
     if result.error is not None:
         failure = ProgramFailure(
@@ -79,7 +79,7 @@ def finished_of(
 
 
 def cut_off(intent: RunProgram, stop: str, why: str, *, host_calls: int = 0) -> ProgramFinished:
-    """What is recorded of a native program that was left in the middle."""
+    """Return the record of the end of a native program that was cut off."""
     return ProgramFinished(
         intent=intent.intent,
         turn=intent.turn,

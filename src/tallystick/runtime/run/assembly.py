@@ -1,4 +1,4 @@
-"""The assembly of a run: every part put together, in one place, and driven to its end.
+"""Put the parts of a run together, in one place, and drive it to its end.
 
 A new run, a child, a resumed run, a fork and a replay differ by their plan: what is on record, who
 pays, and whether anything is written. Everything else is the same.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,13 @@ from tallystick.core.records import (
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
-from tallystick.runtime.calls.capability import Capability, Opened, RunCapability, RunServices
+from tallystick.runtime.calls.capability import (
+    Capability,
+    Opened,
+    RunCapability,
+    RunData,
+    RunServices,
+)
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
 from tallystick.runtime.calls.functions import RunFunction
@@ -40,8 +46,8 @@ from tallystick.runtime.calls.host import HostFunctions
 from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries
 from tallystick.runtime.calls.turn_call import AskedModel
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import Input, RunInputs, cited_aside, texts_of
-from tallystick.runtime.context.namespace import names_of
+from tallystick.runtime.context.inputs import Input
+from tallystick.runtime.context.namespace import names_of, texts_of
 from tallystick.runtime.journal.effects import Decisions, Effects
 from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import LedgerWriter
@@ -60,14 +66,14 @@ from tallystick.sandbox.port import Programs
 if TYPE_CHECKING:
     pass
 
-# Hears of each record when it is made. One with a method `committed` is told again once the ledger
-# has it, from any thread: what is shown of a run then survives the process. It must not raise.
+# Called with the run and each new record. If it has a method `committed`, that is called with the
+# record once the ledger has it, from any thread; it must not raise.
 Watch = Callable[[str, Record], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a new run was asked for."""
+    """The request for a new run."""
 
     goal: str
     inputs: Sequence[Input]
@@ -77,19 +83,19 @@ class RunRequest:
     temperature: float | None
     watch: Watch
     heard: Heard
-    # By name, None for the step's or the session's own.
+    # By name, None for the model of the step or the client.
     model: str | None = None
-    # None for code, or direct where a program would find nothing to read.
+    # None for code, or direct if there is nothing that a program could read.
     strategy: AskedStrategy | None = None
-    # In tokens, 0 for never, None for what suits the model.
+    # The prompt tokens at which old turns are shortened, 0 for never, None to suit the model.
     compact_at: int | None = None
-    # What the answer has to fit, JSON as text.
+    # The JSON schema of the answer, as text.
     schema: str | None = None
-    # Those that the user puts in front, each with its arguments behind its name.
+    # Skills that the user puts into the prompt, each a name with its arguments.
     put_skills: Sequence[str] = ()
-    # By its id, None for a run of its own.
+    # The id of a session, None for a run without one.
     session: str | None = None
-    # Where each setting came from that is no default, for the record.
+    # The origin of each setting that is no default, for the record.
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
@@ -97,7 +103,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """What all runs of a client share. Made once for a call of it, and passed whole.
+    """The part of a client that all its runs share. Created once for each call of the client.
 
     `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
     `models` those that programs may ask, beside the run's own.
@@ -117,20 +123,18 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one execution of a run differs from another.
+    """The differences between one execution of a run and another.
 
-    `history` is empty for a new run. Without a `door` nobody is asked, and without `claim` nothing
-    is written: that is a replay. `open_programs` makes what runs its programs, None where they are
-    served; `finish_start` completes the start of a new run with the functions of its programs.
+    `history` is empty for a new run. A replay has no `door`, so no model is asked, and no `claim`,
+    so nothing is written. `open_programs` opens the sandbox; it returns None if the programs are
+    served from the record.
     """
 
     run: str
     started: RunStarted
-    given: RunInputs
     run_attachments: RunAttachments
     history: History
     open_programs: Callable[[RunStarted], Any]
-    finish_start: Callable[[RunStarted, HostTable], RunStarted] | None = None
     model: Model | None = None
     door: ModelDoor | None = None
     children: ChildRunner | None = None
@@ -145,12 +149,18 @@ class Plan:
 
 
 class Assembled:
-    """A run put together. `drive` it once, and close it."""
+    """The parts of one run, ready to be driven once. The caller closes `programs`."""
 
     def __init__(
-        self, driver: Driver, runner: ProgramRunner, journal: Journal, programs: Programs | None
+        self,
+        driver: Driver,
+        runner: ProgramRunner,
+        journal: Journal,
+        programs: Programs | None,
+        opened: Opened,
     ) -> None:
         self.driver = driver
+        self.opened = opened
         self.runner = runner
         self.journal = journal
         self.programs = programs
@@ -158,7 +168,7 @@ class Assembled:
 
 
 async def assemble(context: RunContext, plan: Plan) -> Assembled:
-    """Put a run together. What is refused is refused before anything is written."""
+    """Put a run together. Every refusal is raised before anything is written."""
     run, history, started = plan.run, plan.history, plan.started
     journal = Journal(history, run=run)
     effects = Effects(history, journal, plan.decisions)
@@ -174,19 +184,24 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         ),
     )
     children = _children(plan, effects, queries)
-    opened = _opened(context, plan, queries)
-    table = _table(plan, opened, queries, children)
-    if plan.door is not None and history.records:
+    opened = _open_capabilities(context, plan, queries)
+    data = opened.data()
+    # What a session kept of its last run is there too; data of the run itself win.
+    data = replace(data, values={**started.values, **data.values})
+    table = _table(plan, opened, queries, children, data)
+    is_new = not history.records
+    if is_new:
+        functions = tuple((each.name, each.doc) for each in table.names.functions)
+        started = opened.finish(msgspec.structs.replace(started, functions=functions))
+    elif plan.door is not None:
         _check_functions(run, started, table)
-    if plan.finish_start is not None:
-        started = plan.finish_start(started, table)
     programs: Programs | None = await plan.open_programs(started)
     writer = None
     try:
-        if plan.finish_start is not None:
+        if is_new:
             started = _as_stored(started, plan.around.begin(context.ledger))
         restored = 0
-        if history.records and programs is not None and plan.claim is not None:
+        if not is_new and programs is not None and plan.claim is not None:
             restored = await programs.restore(history)
         if plan.claim is not None:
             fence, head = plan.claim()
@@ -211,7 +226,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             programs=programs,
             functions=HostFunctions(
                 table,
-                names_of(started, plan.given.values),
+                names_of(started, data.values),
                 () if plan.door is None else opened.functions(),
                 plan.run_attachments,
                 refuse=opened.refuse,
@@ -236,20 +251,19 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             heard=plan.heard,
         ),
         programs=runner,
-        texts=texts_of(plan.given.values),
+        texts=texts_of(data.values),
         hooks=_hooks(plan, opened, programs),
         settling=_settling(context, plan, find_model),
     )
-    assembled = Assembled(driver, runner, journal, programs)
+    assembled = Assembled(driver, runner, journal, programs, opened)
     assembled.writer = writer
     return assembled
 
 
 async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall | None]:
-    """Put a run together and drive it to its end. A cancel ends it too, written down.
+    """Put a run together and drive it to its end. A cancel ends it too, and the end is recorded.
 
-    Gives what it came to, where its chain stands, and the call by whose refusal it ended, if it
-    ended so.
+    Return the result, the head, and the model call whose refusal ended the run, if one did.
     """
     assembled = await assemble(context, plan)
     driver = assembled.driver
@@ -270,7 +284,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         plan.run,
         driver.state,
         ledger=path_of(context.ledger),
-        cited=await cited_aside(ended, started, plan.given, plan.run_attachments),
+        cited=await assembled.opened.cite(ended, started),
         parent=started.parent,
         step=started.step,
         session_lost=plan.around.session_lost,
@@ -279,12 +293,12 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
 
 
 def path_of(ledger: Ledger) -> str:
-    """Return where a ledger is, as a result names it."""
+    """Return the path of a ledger as a result names it: "memory" without a file."""
     return str(getattr(ledger, "path", "memory"))
 
 
 def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> set[str]:
-    """Return the names that programs find of their data and of functions."""
+    """Return the names that programs find: those of their data, and of functions."""
     taken = {each.variable for each in inputs}
     return taken | {each.name.partition(".")[0] for each in functions}
 
@@ -293,7 +307,7 @@ def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> se
 
 
 def _as_it_counts(plan: Plan) -> RunStarted:
-    """Return the start as it counts from here on."""
+    """Return the start of the run with the changes of every continuation."""
     if not plan.history.records:
         return plan.started
     now = plan.history.started
@@ -330,8 +344,8 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
     )
 
 
-def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
-    """Open the capabilities of a run. A replay has none that makes anything happen."""
+def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Opened:
+    """Open the capabilities of a run, in their order."""
     opened: list[RunCapability] = []
 
     def others(asking: RunCapability) -> Sequence[RunFunction]:
@@ -345,6 +359,7 @@ def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
         others=others,
         wrap=plan.around.wrap,
         sandbox=context.backends.wasm,
+        model=plan.model,
         sockets=plan.sockets,
     )
     for each in context.capabilities:
@@ -355,7 +370,7 @@ def _opened(context: RunContext, plan: Plan, queries: Queries) -> Opened:
 
 
 def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
-    """Refuse to resume a run whose programs may call functions that are not here."""
+    """Raise `UsageError` if programs of a recorded run may call functions that are not here."""
     missing = [name for name, _ in started.functions if not table.has(name)]
     if missing:
         raise UsageError(
@@ -364,8 +379,10 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
         )
 
 
-def _table(plan: Plan, opened: Opened, queries: Queries, children: Children) -> HostTable:
-    """Return what the programs of a run may call."""
+def _table(
+    plan: Plan, opened: Opened, queries: Queries, children: Children, data: RunData
+) -> HostTable:
+    """Return the table of all functions that the programs of a run may call."""
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
     if plan.door is not None:
         remaining = remaining_of(plan.door.run_scopes)
@@ -373,7 +390,7 @@ def _table(plan: Plan, opened: Opened, queries: Queries, children: Children) -> 
         functions.extend(each.hosted() for each in opened.functions())
     return HostTable(
         functions,
-        texts=plan.given.texts,
+        texts=data.texts,
         granted=frozenset(plan.started.grants),
         answering=True,
         find_text=plan.run_attachments.find_text,
@@ -393,7 +410,7 @@ def _hooks(plan: Plan, opened: Opened, programs: Programs | None) -> Hooks:
 def _before_end(
     plan: Plan, programs: Programs | None
 ) -> Callable[[RunState], Awaitable[None]] | None:
-    """Return what is kept before the end of a run is written, None where nothing is."""
+    """Return the function that keeps variables before the end is written; None without one."""
     around = plan.around
     if programs is None or plan.claim is None or around is NOTHING_AROUND:
         return None
@@ -414,13 +431,13 @@ def _no_models(name: str | None) -> Model:
 
 
 def _as_stored(started: RunStarted, more: Mapping[str, Any]) -> RunStarted:
-    """Return the start as the ledger will give it back."""
+    """Return the start as the ledger will decode it, so that a replay sees an equal one."""
     read = decode_record(encode_record(msgspec.structs.replace(started, **more)))
     assert isinstance(read, RunStarted)
     return read
 
 
 def _committed_by(watch: Watch | None, run: str) -> Callable[[Record], None] | None:
-    """Return whom to tell that a record of this run is committed; None if nobody asks."""
+    """Return the function to call with each committed record, None if `watch` has none."""
     hear: Watch | None = getattr(watch, "committed", None)
     return None if hear is None else lambda record: hear(run, record)

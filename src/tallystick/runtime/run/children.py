@@ -1,4 +1,4 @@
-"""Child runs: begun under what their parent has left, or resumed after a crash."""
+"""Start child runs under the limits that their parent has left, or resume them after a crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _ChildWatch:
-    """Hears of the records of children, and that they are committed if the root's watcher does."""
+    """The `watch` of child runs. It has `committed` if the watcher of the root has it."""
 
     def __init__(self, tell: Watch, committed: Watch | None) -> None:
         self._tell = tell
@@ -45,7 +45,7 @@ class _ChildWatch:
 
 
 class ChildRuns:
-    """The runs below one root: they share its session, its watcher and its places."""
+    """The child runs below one root. They share its client, its watcher and its places."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ChildRuns:
     ) -> None:
         self._context = context
         self._watch: Watch | None = watch
-        # One that has it is also told how many children of a run wait for a place.
+        # A watcher may have `waits`, to show how many children wait for a place.
         self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
         self._tells = _ChildWatch(self._tell, getattr(watch, "committed", None))
         self._heard = heard
@@ -74,7 +74,10 @@ class ChildRuns:
     def refusal(
         self, parent: Parent, request: ChildRequest
     ) -> BudgetExhausted | BudgetUnpriced | None:
-        """As a child's first call would be refused; what is only held now may be given back."""
+        """Return the refusal of a child's first call, None if it may be paid.
+
+        Money that other calls hold may be given back, so it is no reason to refuse.
+        """
         model_door = parent.model_door
         terms = model_door.terms(self._context.models(parent.model)(request.model))
         try:
@@ -103,10 +106,10 @@ class ChildRuns:
                 self._waits(parent, change)
 
     def _tell(self, run: str, record: Record) -> None:
-        """Tell whoever watches of a run inside.
+        """Call the watcher with a record of a child.
 
-        One that fails hears no more of those, and the child goes on: it fails again at the root,
-        which ends the whole, with everything written down that was paid.
+        If it fails, it is not called for children any more, and the child continues. The root then
+        calls it too, and ends the whole run, with everything recorded that was paid.
         """
         if self._watch is not None:
             try:
@@ -159,7 +162,7 @@ class ChildRuns:
         context = self._context
         row = context.ledger.row(run)
         if row is None or row.head.count == 0:
-            # Its process died before anything of it was written, and so before it sent anything.
+            # Its process died before its first record, and so before it sent anything.
             with context.client_scopes.child(
                 parent.model_door, run, parent.limits, parent=parent.run
             ) as model_door:
@@ -171,8 +174,8 @@ class ChildRuns:
             last.stop not in CUT_OFF
             or over(History(records).started.limits, last.charge) is not None
         ):
-            # It had ended, and its parent was not told; or it may do nothing more.
-            parent.model_door.recalled("", charge_of_child(last.charge))
+            # It has ended and its parent did not learn of it; or it is at a limit.
+            parent.model_door.count_recorded("", charge_of_child(last.charge))
             return ended_run(context, run, records), row.head
         assert self._resuming is not None
         asked = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
@@ -185,7 +188,7 @@ class ChildRuns:
 
 
 class _InsideOf(Surroundings):
-    """A child of a run: functions of the caller are called as in the run itself."""
+    """The surroundings of a child run: functions of the caller are wrapped as for its parent."""
 
     backend = "wasm"
 
@@ -198,16 +201,16 @@ class _InsideOf(Surroundings):
 
 
 def _for_children(context: RunContext) -> RunContext:
-    """Return what children share with their parent: not its skills."""
+    """Return the context without the capabilities that children do not have, such as skills."""
     kept = [each for each in context.capabilities if each.for_children]
     return dataclasses.replace(context, capabilities=kept)
 
 
 def _limits(parent: Parent, request: ChildRequest) -> RunLimits:
-    """At most what the parent has not spent when the child begins. Nothing moves.
+    """Return the limits of a child: at most what its parent has not spent when the child starts.
 
-    What others hold of it may be given back, so it counts as left: a call is paid for by the scopes
-    around the child as well, and waits for them there.
+    Nothing is reserved for the child. Money that other calls hold may be given back, so it counts
+    as left. Each call of the child also reserves in the scopes around it, and waits there.
     """
     before = parent.limits
     wall_ms = max(0, round((request.ends_at - time.monotonic()) * 1000))
@@ -226,7 +229,7 @@ def _limits(parent: Parent, request: ChildRequest) -> RunLimits:
 
 
 def _unspent(parent: Parent, dimension: Dimension) -> int | None:
-    """The limit less what is spent, in the tightest scope; None where there is no limit."""
+    """Return the limit less what is spent, in the tightest scope; None without a limit."""
     left = [
         limit - (getattr(row.spent, dimension) or 0)
         for row in parent.model_door.run_scopes.rows()
@@ -236,7 +239,7 @@ def _unspent(parent: Parent, dimension: Dimension) -> int | None:
 
 
 def _shortest(goal: str) -> tuple[Message, ...]:
-    """The least that the first prompt of a child says: what it is given to read comes to that."""
+    """Return the shortest first prompt that a child with this goal can have: one without data."""
     return opening(
         RunStarted(
             goal=goal,

@@ -1,4 +1,4 @@
-"""Where the clock of a run starts: at the present, at a fixed time, or at a time that is given.
+"""Choose the start of a run's clock: the present, a fixed time, or a given one.
 
 The time zone is UTC, or one that the caller names. The zone of this machine is never read.
 """
@@ -27,7 +27,7 @@ def run_clock(
 
     `clock` is `now` (the default), `fixed` (2026-01-01T00:00:00Z), or a time: a datetime, or text
     such as `2026-03-01` or `2026-03-01T09:30+01:00`. A time without an offset is in `timezone`.
-    Raises `UsageError` for what is none of these, and for an unknown time zone.
+    Raise `UsageError` for anything else, and for an unknown time zone.
     """
     name = UTC if timezone is None else timezone
     zone = _zone(name)
@@ -60,7 +60,7 @@ def _start(clock: str | datetime.datetime | None, zone: datetime.tzinfo | None) 
     if at.tzinfo is None:
         at = at.replace(tzinfo=zone or datetime.UTC)
     if not _EPOCH <= at < _END:
-        raise UsageError(f"clock: {_shown(clock)} is not between 1970 and 2259")
+        raise UsageError(f"clock: {_shortened(clock)} is not between 1970 and 2259")
     # In whole numbers: a float has too few digits for microseconds.
     return (at - _EPOCH) // datetime.timedelta(microseconds=1) * 1_000
 
@@ -73,17 +73,17 @@ def _zone(name: str) -> zoneinfo.ZoneInfo | None:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         raise UsageError(
-            f"timezone: {_shown(name)} is not known here; give a name such as UTC or Europe/Berlin "
-            "(where a system has no zones, pip install tzdata)"
+            f"timezone: {_shortened(name)} is not known here; give a name such as UTC or "
+            "Europe/Berlin (where a system has no zones, pip install tzdata)"
         ) from None
 
 
 def _not_a_time(clock: object) -> UsageError:
     return UsageError(
-        f"clock: must be {NOW}, {FIXED} or a time such as 2026-03-01T09:30, not {_shown(clock)}"
+        f"clock: must be {NOW}, {FIXED} or a time such as 2026-03-01T09:30, not {_shortened(clock)}"
     )
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     text = str(value) if isinstance(value, datetime.datetime) else repr(value)
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"

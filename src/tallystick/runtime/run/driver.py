@@ -1,7 +1,7 @@
-"""The driver: performs what the machine asks for, and writes it down before and after.
+"""Drive a run: perform each intent of the machine, and give the machine the event.
 
-The same code drives a new run, a replay, a resumed run and a fork; what differs is the history
-behind the journal. It holds no rule of its own about what comes next: that is the machine's.
+The same code drives a new run, a replay, a resumed run and a fork. They differ only in the history
+that their journal has. The machine alone decides what comes next.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from tallystick.runtime.programs.execution import ProgramRunner, wall_ms_left
 from tallystick.runtime.programs.native_effect import NativeProgram, Settling
 from tallystick.runtime.spend.door import RefusedCall, WaitedTooLong
 
-# What is heard of while a program runs.
+# Events that arrive while a program runs, from the journal.
 _Inside = HostAnswered | QueryReplied | QueryFailed | QueryRefused | ChildEnded | Continuation
-# What the machine waits for.
+# Events that answer an intent of the machine.
 _Awaited = ModelReplied | ModelFailed | ModelRefused | ProgramFinished | ProgramChecked
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What stands around the driving of a run.
+    """Functions that the driver calls at fixed points.
 
-    `watch` hears of each new record. `evidence` is what the prompt of a turn shows of skills.
-    `check` holds a program against the vocabulary. `before_end` is done before the end is written,
-    of a run that is live then.
+    `watch` is called with each new record. `evidence` returns the skills that the next prompt
+    shows. `check` compares a program with the vocabulary. `before_end` is awaited before the end of
+    a live run is written.
     """
 
     watch: Callable[[Record], None] | None = None
@@ -72,7 +72,7 @@ class Hooks:
 
 
 class Driver:
-    """Drives one run to its end."""
+    """The driver of one run."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Driver:
         self._settling = settling
         self.started = started
         self._in_doubt: str | None = None
-        # The event that is written, and that the machine has not heard of yet.
+        # An event that is written, and that the machine was not given yet.
         self._performed: Event | None = None
         self._refused: RefusedCall | None = None
         self._tally = Tally()
@@ -107,23 +107,27 @@ class Driver:
 
     @property
     def refused(self) -> RefusedCall | None:
-        """The call that no budget paid for, of a run that ended by that; None of any other."""
+        """The model call whose refusal ended the run, None if it ended in another way."""
         return self._refused
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the run is being written, or is."""
+        """True from the moment when the end of the run is being written."""
         return self._state.phase in (Phase.ENDING, Phase.DONE)
 
     def next_number(self) -> int:
-        """Take the number of the next call. Called in any thread."""
+        """Return the number of the next call. Called from any thread."""
         with self._journal.lock:
             number = self._state.next_intent
             self._state = msgspec.structs.replace(self._state, next_intent=number + 1)
             return number
 
     async def drive(self) -> RunState:
-        """Drive until the machine asks for nothing more. A cancel ends the run and is written."""
+        """Drive the run to its end, and return the last state.
+
+        A cancel, a deadline and a broken sandbox end the run too, and the end is recorded. The
+        cancel is raised again after that. So is an error of `watch`.
+        """
         self._journal.append(self._state.started)
         if self._state.started.skills is not None:
             self._journal.append(matched_record(self._state.started.skills))
@@ -136,7 +140,7 @@ class Driver:
         return self._state
 
     async def _perform_all(self) -> None:
-        """Perform what the machine asks for, until the run is to end."""
+        """Perform every intent of the machine, until it has none."""
         try:
             self._pass_on()
             while self._next:
@@ -147,7 +151,7 @@ class Driver:
                         self._end(self._doubtful(self._in_doubt))
                 self._pass_on()
         except asyncio.CancelledError:
-            await self._left()
+            await self._end_cancelled()
             raise
         except WaitedTooLong as error:
             self._end(ending(self._state, "deadline", str(error)))
@@ -167,17 +171,17 @@ class Driver:
         with self._journal.lock:
             self._state, self._next = state, ()
 
-    async def _left(self) -> None:
-        """End a run that is cancelled, unless nothing was done yet that is not on the record."""
+    async def _end_cancelled(self) -> None:
+        """End a run that is cancelled. A replay or resume that is not live yet leaves no end."""
         if not self._journal.may_end:
             return
         if self._performed is not None:
-            # It is written, and only nobody was there to go on from it.
+            # The event is written: the cancel came just before the machine was given it.
             self._apply(self._performed)
         if self._in_doubt is not None:
             self._end(self._doubtful(self._in_doubt))
         elif self._state.phase is not Phase.ENDING:
-            # What is written may have ended the run by itself, and ends it so on replay.
+            # The last event may have ended the run. Then it keeps that end, as on replay.
             self._end(ending(self._state, "cancelled", "cancelled by the user"))
         await self._finish()
         if self._watch_failed is not None:
@@ -189,7 +193,7 @@ class Driver:
         with self._journal.lock:
             receipt, ended = self._end_of(self._state)
         try:
-            # Together, and whatever is shown of the end is on the disk first.
+            # In one transaction, and on disk before anyone is shown the answer.
             await self._journal.write(receipt, ended, forced=True)
         except asyncio.CancelledError as error:
             left = error
@@ -199,7 +203,7 @@ class Driver:
             raise left
 
     async def _prepare_end(self) -> asyncio.CancelledError | None:
-        """Do what has to be done before the end. Give back a cancel: the end is written first."""
+        """Await `before_end`. Return a cancel that came meanwhile: the end is written first."""
         left: asyncio.CancelledError | None = None
         if self._hooks.before_end is None or not self._journal.may_end:
             return left
@@ -210,7 +214,7 @@ class Driver:
             except asyncio.CancelledError as error:
                 left = error
         if preparing.cancelled():
-            # Whoever closes the client cancels all that is under way. The end is still written.
+            # Closing the client cancels every task. The end is still written.
             return left or asyncio.CancelledError()
         preparing.result()
         return left
@@ -221,7 +225,7 @@ class Driver:
         return ReceiptIssued(receipt=receipt), state.ended
 
     def _pass_on(self) -> None:
-        """Apply that the run was resumed here, between what it asks for."""
+        """Apply every resume or fork that is on record between two intents."""
         while (found := self._journal.continuation(ending=not self._next)) is not None:
             continuation, ended = found
             if ended is not None:
@@ -274,21 +278,21 @@ class Driver:
             self._in_doubt = self._programs.left_open(scope)
 
     def _check_watched(self) -> None:
-        """Go no further for somebody who cannot see it any more: that is a cancel."""
+        """Raise a cancel if `watch` failed: the user does not see any more what happens."""
         if self._watch_failed is not None:
             raise asyncio.CancelledError
 
     def _doubtful(self, name: str) -> RunState:
-        """End the run: an effect was begun, and nobody can say whether it happened."""
+        """Return the state that ends the run because an effect has an unknown outcome."""
         return ending(self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown")
 
     # -- hearing of records --------------------------------------------------------------------
 
     def _hear(self, record: Record, new: bool) -> None:
-        """Hear of a record, once, in order, under the journal's lock."""
+        """Take in a record. The journal calls this once for each, in order, under its lock."""
         number = intent_of(record)
         if not new and number is not None and number >= self._state.next_intent:
-            # A call that is served with its program has its number all the same.
+            # A call that is served with its program has used its number too.
             self._state = msgspec.structs.replace(self._state, next_intent=number + 1)
         if isinstance(record, _Inside):
             self._state, _ = advance(self._state, record)
@@ -297,7 +301,7 @@ class Driver:
         self._count(record, new=new)
 
     def _count(self, record: Record, *, new: bool) -> None:
-        """Count a record, and show it. Where watching fails, the run is ended, written down."""
+        """Count a record, and pass it to `watch`. If that fails, the run will be ended."""
         self._tally.add(record)
         if new and self._watch_failed is None and self._hooks.watch is not None:
             try:

@@ -1,7 +1,8 @@
-"""A fork: another run that grows from one, from the end of a turn on.
+"""Fork a run: start a new run from the end of a turn of another.
 
-It shares what came before by reference: its chain begins with the hash of the last entry that it
-shares, and its own entries are those that differ. It holds the attachments that it needs itself.
+The two share the entries before that by reference: the chain of the fork begins with the hash of
+the last shared entry, and only its own entries are stored. The fork holds the attachments that it
+needs, so it does not depend on those of the other run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tallystick.storage.clock import new_id, now_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """What was asked for: after which turn, and what is another from there on."""
+    """The request for a fork: after which turn, and the settings that differ from there on."""
 
     turn: int
     limits: RunLimits | None
@@ -55,7 +56,7 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Root:
-    """Where a fork grows from: the chain that has the last shared entry, and its place there."""
+    """The chain that has the last shared entry: its run, the number of entries, and their hash."""
 
     run: str
     count: int
@@ -71,7 +72,10 @@ async def fork(
     children: ChildRunner,
     around: Surroundings = NOTHING_AROUND,
 ) -> Run:
-    """Grow `run` from another and drive it to its end."""
+    """Start `run` as a fork of `parent`, and drive it to its end.
+
+    Raise `RunNotFound`, or `UsageError` if the parent cannot be forked after this turn.
+    """
     ledger = context.ledger
     if ledger.row(parent) is None:
         raise RunNotFound(run=parent)
@@ -110,7 +114,8 @@ async def fork(
     def claim() -> int:
         fence = ledger.claim(run, create=True, grown_from=root.hash)
         try:
-            # It cannot be removed or pruned from here on; it may have been since it was read.
+            # From this claim on, the parent cannot be removed or pruned. Read it again: it may
+            # have been, between the first read and the claim.
             whole_records(ledger, parent)
         except TallystickError:
             ledger.remove(run)
@@ -118,7 +123,7 @@ async def fork(
         return fence
 
     with held_run(ledger, run):
-        run_attachments.share(_needed(context, shared))
+        run_attachments.share(_attachments_of(context, shared))
         return await continue_run(
             context,
             Continued(
@@ -143,12 +148,15 @@ async def fork(
 
 
 def shared_records(run: str, records: Sequence[Record], turn: int) -> Sequence[Record]:
-    """What a fork after a turn shares. Raises `UsageError` for a turn that a run does not have."""
+    """Return the records that a fork after a turn shares.
+
+    Raise `UsageError` if the run does not have that turn.
+    """
     return records[: _place_after(run, records, turn)]
 
 
 def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
-    """How many records belong to the turns up to one: those before the next is asked for."""
+    """Return the number of records up to the end of a turn: those before the next turn's call."""
     turns = [each.turn for each in records if isinstance(each, AskModel)]
     last = max(turns, default=0)
     if not 0 <= turn <= last:
@@ -159,7 +167,7 @@ def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
         if isinstance(record, AskModel) and record.turn > turn:
             return place
         if turn == last and place and isinstance(record, ReceiptIssued):
-            # How it ended is not shared, unless it was gone on with behind that.
+            # The end of the parent is not shared, unless the parent was resumed after it.
             later = records[place + 1 :]
             if not any(isinstance(each, AskModel | ReceiptIssued) for each in later):
                 return place
@@ -167,7 +175,7 @@ def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
 
 
 def _root_of(ledger: Ledger, run: str, count: int) -> _Root:
-    """The chain that holds the last of so many shared records: a run's own, or one before it."""
+    """Return the chain with the last of `count` shared records: of the run, or of an ancestor."""
     own = [run]
     lengths: list[int] = []
     while True:
@@ -176,22 +184,22 @@ def _root_of(ledger: Ledger, run: str, count: int) -> _Root:
             break
         lengths.append(first.count)
         own.append(first.parent)
-    # From the oldest on: what each holds in front of the next.
+    # From the oldest ancestor on: each has the records before those of the next.
     base = 0
     for chain, shared in zip(reversed(own[1:]), reversed(lengths), strict=True):
         if count <= base + shared:
-            return _rooted(ledger, chain, count - base)
+            return _root_at(ledger, chain, count - base)
         base += shared
-    return _rooted(ledger, run, count - base)
+    return _root_at(ledger, run, count - base)
 
 
-def _rooted(ledger: Ledger, run: str, count: int) -> _Root:
+def _root_at(ledger: Ledger, run: str, count: int) -> _Root:
     last = next(ledger.read(run, start=count - 1, stop=count))
     return _Root(run=run, count=count, hash=last.hash)
 
 
-def _needed(context: RunContext, shared: Sequence[Record]) -> list[AttachmentRef]:
-    """What the shared records refer to, and what programs had put by then."""
+def _attachments_of(context: RunContext, shared: Sequence[Record]) -> list[AttachmentRef]:
+    """Return the attachments of the shared records, and those that programs had put by then."""
     put = {id for record in shared if (id := put_id_in(record)) is not None}
     found = {ref.id: ref for record in shared for ref in references_in(record)}
     for each in context.run_attachments(History(shared).holder, ()).references():

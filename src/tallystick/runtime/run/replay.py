@@ -1,9 +1,9 @@
-"""Replay: a run of a ledger driven again on its record, with nothing live, compared entry by entry.
+"""Replay a run: drive it again on its record, with nothing live, and compare entry by entry.
 
-No model, no network, no host function. Replies and answers come from the ledger, or are made again
-from the run's attachments and compared; programs run again and must print, ask and cost what they
-did. A program that was ended by time, a cancel or a trap did not end at a repeatable place: it is
-served as it was recorded.
+A replay uses no model, no network and no host function. Replies and answers come from the ledger,
+or are computed again from the run's attachments and compared. Programs run again, and must print,
+ask and cost the same. A program that was stopped by time, a cancel or a trap did not stop at a
+repeatable instruction, so it is served as it was recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from tallystick.core.step import StepsNotReplayed
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.verify import BadEntry, bad_entry_of, verify_ledger
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import given_again
 from tallystick.runtime.journal.cursor import Divergence, RecordEnds
 from tallystick.runtime.programs.execution import RerunStopped
 from tallystick.runtime.run.assembly import Plan, RunContext, assemble
@@ -37,7 +36,7 @@ from tallystick.sandbox.port import Programs
 
 
 class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay found. `drift` are skills that changed since; the run holds all the same."""
+    """The result of a replay. `drift` lists skills that changed since; that is no divergence."""
 
     run: str
     entries: int
@@ -50,12 +49,13 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def replay(context: RunContext, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
-    """Run it again from its record, and compare; its skills too, with those there are now.
+    """Replay a run, and compare its skills with those of today.
 
-    Raise `ReplayStopped` if the timeout, or the end of the client, comes before any difference.
+    Raise `RunNotFound`, `ResumeRefused` or `StepsNotReplayed` if there is nothing to replay, and
+    `ReplayStopped` if the timeout, or the end of the client, comes before any difference.
     """
     ledger = context.ledger
-    # The chain first: records that are not the ones that were sealed prove nothing.
+    # The chain first: a replay of records that were changed would prove nothing.
     bad = bad_entry_of(ledger, run)
     if bad is not None:
         return broken_chain(run, entries=verify_ledger(ledger, [run]).entries, bad=bad)
@@ -84,7 +84,7 @@ async def _replay(
     *,
     timeout_ms: int | None,
 ) -> ReplayReport:
-    """Drive the recorded run again."""
+    """Drive the run on its record, and report the first difference."""
     records, started = history.records, history.records[0]
     assert isinstance(started, RunStarted)
     assembled = await assemble(
@@ -92,7 +92,6 @@ async def _replay(
         Plan(
             run=run,
             started=started,
-            given=given_again(started, run_attachments),
             run_attachments=run_attachments,
             history=history,
             open_programs=_programs_again(context, run_attachments),
@@ -102,7 +101,7 @@ async def _replay(
     divergence: Divergence | None = None
     stopped: RerunStopped | None = None
     try:
-        await _driven(assembled.driver, timeout_ms=timeout_ms)
+        await _drive_for(assembled.driver, timeout_ms=timeout_ms)
     except RerunStopped as error:
         stopped = error
     except RecordEnds:
@@ -143,7 +142,7 @@ async def _replay(
 def _programs_again(
     context: RunContext, run_attachments: RunAttachments
 ) -> Callable[[RunStarted], Awaitable[Programs | None]]:
-    """Return what opens the sandbox of a recorded run; without one its programs are served."""
+    """Return the function that opens the sandbox of the run; None if its programs are served."""
 
     async def open_programs(started: RunStarted) -> Programs | None:
         backend = await context.backends.to_repeat(started)
@@ -153,11 +152,11 @@ def _programs_again(
 
 
 class _TimedOut(RerunStopped):
-    """The replay took longer than its caller allowed."""
+    """Raised if the replay took longer than its timeout."""
 
 
-async def _driven(driver: Driver, *, timeout_ms: int | None) -> None:
-    """Drive to the end. Raise `_TimedOut` if that takes too long."""
+async def _drive_for(driver: Driver, *, timeout_ms: int | None) -> None:
+    """Drive to the end. Raise `_TimedOut` after `timeout_ms`."""
     timeout = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
     try:
         async with timeout:
@@ -169,7 +168,7 @@ async def _driven(driver: Driver, *, timeout_ms: int | None) -> None:
 
 
 def _other_template(started: RunStarted) -> str | None:
-    """Why prompts differ, where that is no fault of the record."""
+    """Return a note if prompts differ because the run was made with another template."""
     if started.template in TEMPLATES:
         return None
     return (
@@ -179,7 +178,7 @@ def _other_template(started: RunStarted) -> str | None:
 
 
 def broken_chain(run: str, *, entries: int, bad: BadEntry) -> ReplayReport:
-    """The report of a run whose hashes, computed again, are not the recorded ones."""
+    """Return the report of a run whose chain is damaged."""
     divergence = Divergence(seq=bad.seq, field="chain", recorded=bad.why, now=None)
     return ReplayReport(
         run=run, entries=entries, held=False, divergence=divergence, programs=0, served=0

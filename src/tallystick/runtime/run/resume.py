@@ -1,4 +1,4 @@
-"""A run resumed: run again on its record, and from where that ends, live."""
+"""Resume a run: repeat it on its record, and continue live where the record ends."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 
 from tallystick.core.chain import UNKNOWN_RECORD, Head
 from tallystick.core.charge import RunLimits
+from tallystick.core.citation.cited import Cited
 from tallystick.core.errors import (
     BackendError,
     LedgerConflict,
@@ -48,10 +49,9 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
 from tallystick.model.port import Heard, Model, ModelReply
 from tallystick.runtime.calls.children import ChildRunner, Parent
-from tallystick.runtime.calls.decisions import FindReply, decided
+from tallystick.runtime.calls.decisions import FindReply, decide
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import cited, given_again
 from tallystick.runtime.journal.effects import Decisions
 from tallystick.runtime.programs.backends import is_same
 from tallystick.runtime.run.assembly import Plan, RunContext, Watch, drive, path_of
@@ -71,19 +71,19 @@ from tallystick.storage.clock import now_ms
 
 @dataclass(frozen=True, slots=True)
 class ResumeRequest:
-    """What was asked for. `limits` of None stay as they are."""
+    """The request for a resume. `limits` None keeps the limits of the run."""
 
     in_doubt: InDoubt
     limits: RunLimits | None
     steal: bool
     watch: Watch
     heard: Heard
-    # What a person says of a program that waits for one, and who it is.
+    # The decision on a program that waits for a person, and the name of that person.
     decision: PersonDecision | None = None
     by: str = ""
 
     def for_child(self) -> ResumeRequest:
-        """Return the same for a run inside: its limits stay, and nobody decides for it."""
+        """Return the request for a child run: it keeps its limits, and has no decision."""
         return dataclasses.replace(self, limits=None, decision=None)
 
 
@@ -96,10 +96,11 @@ async def resume(
     around: Surroundings = NOTHING_AROUND,
     parent: Parent | None = None,
 ) -> Run:
-    """Resume a run. One that has its answer is returned as it is.
+    """Resume a run, and return its result. A run that was answered is returned as it is.
 
-    `parent` is for a child, which its parent's scopes pay for. That a child cannot be resumed is
-    not its parent's program's to handle, which would continue without it.
+    `parent` is the parent of a child run, whose scopes pay for it. Raise `ResumeRefused` if the run
+    cannot be resumed, and `RunInDoubt` if a call in doubt needs a decision. For a child, other
+    errors become `ResumeRefused`: the program of its parent must not catch them and continue.
     """
     try:
         return await _resume(context, run, request, children, around, parent)
@@ -122,7 +123,7 @@ async def _resume(
 ) -> Run:
     ledger = context.ledger
     with held_run(ledger, run, steal=request.steal) as stolen:
-        head, records = checked(ledger, run)
+        head, records = read_checked(ledger, run)
         check_resumable(run, records, request.limits)
         check_decision(run, records, request.decision)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
@@ -168,9 +169,9 @@ async def _resume(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
-    """A record that is continued: by a resume of its run, or by a fork of it.
+    """A record that is continued, by a resume or by a fork.
 
-    `started` is the start as it counts from here on.
+    `started` is the start of the run with the changes of every continuation.
     """
 
     run: str
@@ -191,7 +192,7 @@ async def continue_run(
     around: Surroundings = NOTHING_AROUND,
     parent: Parent | None = None,
 ) -> Run:
-    """Decide what is in doubt, own the run, and drive it from its record on."""
+    """Decide about calls in doubt, claim the run, and drive it from the end of its record."""
     run, history, started = record.run, record.history, record.started
     ledger = context.ledger
     backend = await context.backends.for_resumed(started)
@@ -202,7 +203,6 @@ async def continue_run(
         each.check_resume(run, history)
     first = history.records[0]
     assert isinstance(first, RunStarted)
-    given = given_again(first, record.run_attachments)
     limits = request.limits or started.limits
     scopes = context.client_scopes
     paying = (
@@ -218,13 +218,13 @@ async def continue_run(
         else scopes.child(parent.model_door, run, limits, parent=parent.run)
     )
     with paying as door:
-        decisions = await _decided(context, run, history.records, request, door, find_model)
+        decisions = await _decide(context, run, history.records, request, door, find_model)
 
         def claim() -> tuple[int, Head]:
             fence = record.claim()
             now = ledger.row(run)
             if now is None or now.head != record.head:
-                # Whoever it was taken from has written since it was read; nobody does from here on.
+                # Another process has written since the run was read. After this claim it cannot.
                 found = None if now is None else now.head.count
                 raise LedgerConflict(run=run, field="head", expected=record.head.count, found=found)
             door.run_scopes.reconcile(*history.holds)
@@ -235,7 +235,6 @@ async def continue_run(
             Plan(
                 run=run,
                 started=first,
-                given=given,
                 run_attachments=record.run_attachments,
                 history=history,
                 open_programs=lambda _: backend.open(started, history, record.run_attachments),
@@ -256,7 +255,7 @@ async def continue_run(
 
 
 def _checked_model(context: RunContext, record: Continued, backend: Backend) -> Model:
-    """Return the run's model. Raises `ResumeRefused` for a run that cannot be resumed here."""
+    """Return the model of the run. Raise `ResumeRefused` if the run cannot be resumed here."""
     run, started = record.run, record.started
     if backend.repeatable and not is_same(backend, started):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
@@ -274,7 +273,7 @@ def _checked_model(context: RunContext, record: Continued, backend: Backend) -> 
 
 
 def check_decision(run: str, records: Sequence[Record], decision: PersonDecision | None) -> None:
-    """Refuse to resume without a person where one has to decide, and with one where nobody has."""
+    """Raise `ResumeRefused` if a decision is needed and missing, or given and not needed."""
     ended = records[-1]
     waits = isinstance(ended, RunEnded) and ended.detail.startswith(ESCALATED)
     if waits and decision is None:
@@ -284,7 +283,7 @@ def check_decision(run: str, records: Sequence[Record], decision: PersonDecision
         raise ResumeRefused(run=run, why="has no program that waits for a person")
 
 
-async def _decided(
+async def _decide(
     context: RunContext,
     run: str,
     records: Sequence[Record],
@@ -292,10 +291,10 @@ async def _decided(
     model_door: ModelDoor,
     find_model: FindModel,
 ) -> Decisions:
-    """What becomes of the calls that are open, in the run and in the runs inside it.
+    """Return the decisions on the open calls of a run.
 
-    For those inside it is decided again when they are gone on with; here it is only found out
-    whether somebody has to be asked, before anything is written. All that is open is named at once.
+    Its child runs are checked too, before anything is written, so that one `RunInDoubt` names every
+    call that needs a decision. The decisions on their calls are made when they are resumed.
     """
     inside: list[OpenIntent] = []
     for child in History(records).awaited_children:
@@ -304,14 +303,14 @@ async def _decided(
             known = whole_records(context.ledger, child)
             last = known[-1]
             if isinstance(last, RunEnded) and over(History(known).started.limits, last.charge):
-                # It may do nothing more, and is told to its parent as it ended.
+                # The child is at a limit, so it is not resumed, and its calls stay as they are.
                 continue
             try:
-                await _decided(context, child, known, request, model_door, find_model)
+                await _decide(context, child, known, request, model_door, find_model)
             except RunInDoubt as doubt:
                 inside += of_child(doubt.open, child)
     try:
-        decisions = await decided(
+        decisions = await decide(
             run,
             records,
             model=History(records).started.model,
@@ -329,8 +328,12 @@ async def _decided(
     return decisions
 
 
-def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
-    """The records of a run, and where it stands; refused if there is no run to go on with."""
+def read_checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
+    """Return the head and the records of a run.
+
+    Raise `RunNotFound`, `RecordUnreadable`, or `ResumeRefused` if its chain is damaged or empty,
+    and `UsageError` for a chain of steps.
+    """
     row = ledger.row(run)
     if row is None:
         raise RunNotFound(run=run)
@@ -351,7 +354,7 @@ def checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
 
 
 def _check_models(run: str, records: Sequence[Record], find_model: FindModel) -> None:
-    """Refuse where a call is open of a model that is not here: nobody could settle it."""
+    """Raise `ResumeRefused` if a call is open of a model that is unknown here: it has no price."""
     for call in (*open_calls(records), *left_calls(records)):
         if isinstance(call, QueryAsked):
             try:
@@ -368,7 +371,10 @@ def _is_free(model_door: ModelDoor, find_model: FindModel, name: str) -> bool:
 
 
 def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
-    """Asks whoever was given, else the model itself, if it can be asked."""
+    """Return the function that finds the reply to an earlier call.
+
+    It asks `lookup` if that was given, else the `lookup` method of the model, if it has one.
+    """
 
     async def find(name: str, key: str) -> ModelReply | Lookup:
         if lookup is not None:
@@ -387,7 +393,7 @@ def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
 
 
 def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | None) -> None:
-    """Refuse what cannot be gone on with, before anything is done."""
+    """Raise `ResumeRefused` for a run that was pruned, or that is at a limit."""
     if any(isinstance(each, RunPruned) for each in records):
         raise ResumeRefused(run=run, why="was pruned: what it would go on from is gone")
     ended = records[-1]
@@ -396,7 +402,7 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
         allowed = limits or before
         cap = over(allowed, ended.charge)
         if cap is None and ended.stop == "deadline" and allowed.wall_ms <= before.wall_ms:
-            # What little is left pays for a call that nobody waits for.
+            # The few milliseconds that may be left would pay for a call that is cut off at once.
             cap = ended.stop, ended.detail
         if cap is not None:
             raise ResumeRefused(
@@ -405,18 +411,25 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
 
 
 def last_said(records: Sequence[Record]) -> str | None:
-    """Return the last reply of the model that said anything."""
+    """Return the text of the last reply that has any, None without one."""
     replies = (each.text for each in reversed(records) if isinstance(each, ModelReplied))
     return next((said for text in replies if (said := said_in(text)) is not None), None)
 
 
+def _cite(
+    context: RunContext, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
+) -> Cited:
+    found = (each.cite_recorded(ended, started, run_attachments) for each in context.capabilities)
+    return next((each for each in found if each is not None), Cited())
+
+
 def ended_run(context: RunContext, run: str, records: Sequence[Record]) -> Run:
-    """Return a run that has its end, as it ended."""
+    """Return the result of a run that has ended, from its record."""
     history = History(records)
     ended, started = records[-1], history.started
     assert isinstance(ended, RunEnded)
     run_attachments = context.run_attachments(history.holder, started.grants)
-    found = cited(ended, started, given_again(started, run_attachments), run_attachments)
+    found = _cite(context, ended, started, run_attachments)
     return Run(
         run=run,
         answer=ended.answer,

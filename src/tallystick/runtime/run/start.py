@@ -1,4 +1,4 @@
-"""The start of a new run: what it is given is kept, told and recorded, and then it is driven."""
+"""Start a new run: check the request, build its first record, and drive it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from tallystick.core.history import History
 from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.records import Caller, RunStarted, zone_given
-from tallystick.model.port import Model
+from tallystick.model.port import Model, window_of
 from tallystick.runtime.calls.capability import AskedRun, merged
 from tallystick.runtime.calls.children import ChildRunner
 from tallystick.runtime.calls.functions import check_functions
-from tallystick.runtime.context.inputs import InputLayout, RunInputs, given_of, layout_of, stored
 from tallystick.runtime.context.namespace import check_variables
 from tallystick.runtime.run.assembly import (
     Plan,
@@ -27,13 +26,11 @@ from tallystick.runtime.run.assembly import (
     given_names,
 )
 from tallystick.runtime.run.clock import run_clock
-from tallystick.runtime.run.strategy import check_strategy, window_of, with_strategy
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.sandbox.backend import Backend
-from tallystick.sandbox.host import HostTable
 from tallystick.storage.clock import new_id, now_ms
 
 
@@ -45,11 +42,11 @@ async def start(
     children: ChildRunner,
     around: Surroundings = NOTHING_AROUND,
 ) -> Run:
-    """Run a goal to its end."""
-    return await around.during(_started(context, request, run, children, around))
+    """Run a goal to its end, and return the result."""
+    return await around.during(_start(context, request, run, children, around))
 
 
-async def _started(
+async def _start(
     context: RunContext, request: RunRequest, run: str, children: ChildRunner, around: Surroundings
 ) -> Run:
     request = replace(request, limits=around.limits(request.limits))
@@ -86,66 +83,49 @@ async def start_in(
     around: Surroundings = NOTHING_AROUND,
     caller: Caller | None = None,
 ) -> tuple[Run, Head, RefusedCall | None]:
-    """Run a goal in scopes that pay for it. `caller` is the run whose program began it.
+    """Run a goal that `door` pays for. Return its result, its head, and the refused call, if any.
 
-    Without a `backend` its programs have that of child runs.
+    `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
+    Raise `UsageError` for a request that cannot be.
     """
     backend = backend or context.backends.for_child()
-    clock = _checked(request, backend)
+    clock = _check_request(request, backend)
     session_id = new_id()
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
-    store = stored(request.inputs, run_attachments)
-    layout = layout_of(store.inputs, question=request.goal)
-    given = given_of(store, layout)
     known = [made for each in context.capabilities for made in each.known_functions()]
     fields = around.given(given_names(request.inputs, known))
-    if values := fields.get("values"):
-        given = replace(given, values={**values, **given.values})
     around.share(run_attachments)
     asked = AskedRun(
         goal=request.goal,
         inputs=request.inputs,
         put_skills=request.put_skills,
         session_id=session_id,
+        strategy=request.strategy,
     )
     told = [each.given(asked, run_attachments) for each in context.capabilities]
     fields = merged("given", [fields, *told])
-    begun = _begun(request, model, given, layout, clock=clock, session_id=session_id, caller=caller)
+    begun = _first_record(request, model, clock=clock, session_id=session_id, caller=caller)
     name, guest, engine = backend.identity
     begun = msgspec.structs.replace(
         begun,
         guest=guest,
         engine=engine,
         backend=name,
-        encodings=store.encodings,
         **fields,
     )
-
-    def finish(started: RunStarted, table: HostTable) -> RunStarted:
-        functions = tuple((each.name, each.doc) for each in table.names.functions)
-        return with_strategy(
-            msgspec.structs.replace(started, functions=functions),
-            request.strategy,
-            layout=layout,
-            model=model,
-            model_door=door,
-        )
-
     return await drive(
         context,
         Plan(
             run=run,
             started=begun,
-            given=given,
             run_attachments=run_attachments,
             history=History(),
             open_programs=lambda started: backend.open(started, History(), run_attachments),
-            finish_start=finish,
             model=model,
             door=door,
             children=children,
-            claim=lambda: (_claimed(context, run, caller), Head.of_nothing()),
+            claim=lambda: (_claim(context, run, caller), Head.of_nothing()),
             limits=request.limits,
             around=around,
             watch=request.watch,
@@ -155,9 +135,8 @@ async def start_in(
     )
 
 
-def _checked(request: RunRequest, backend: Backend) -> RunClock:
-    """Return the clock of a run. Raises `UsageError` for what such a run cannot have."""
-    check_strategy(request.strategy, request.inputs)
+def _check_request(request: RunRequest, backend: Backend) -> RunClock:
+    """Return the clock of a run. Raise `UsageError` for grants or a clock that it cannot have."""
     backend.check_grants(request.grants)
     clock = run_clock() if request.clock is None else request.clock
     if not backend.repeatable and not clock.is_present:
@@ -169,32 +148,30 @@ def _checked(request: RunRequest, backend: Backend) -> RunClock:
 
 
 def _check_names(context: RunContext, request: RunRequest) -> None:
-    """Refuse names of data and of functions that cannot stand beside each other."""
+    """Raise `UsageError` if two of the names of data and functions are the same."""
     known = [made for each in context.capabilities for made in each.known_functions()]
     names = check_functions(known)
     check_variables((each.variable for each in request.inputs), functions=names)
 
 
-def _begun(
+def _first_record(
     request: RunRequest,
     model: Model,
-    given: RunInputs,
-    layout: InputLayout,
     *,
     clock: RunClock,
     session_id: str,
     caller: Caller | None,
 ) -> RunStarted:
-    """Return the start of a run as far as it follows from what was asked."""
+    """Return the first record, with the fields that follow from the request."""
     timezone, utc_offset_s = zone_given(clock)
     return RunStarted(
         goal=request.goal,
         model=model.name,
         limits=request.limits,
         grants=tuple(request.grants),
-        contexts=layout.contexts,
+        contexts=(),
         functions=(),
-        texts=given.refs,
+        texts=(),
         seed=request.seed,
         clock_ns=clock.clock_ns,
         timezone=timezone,
@@ -205,10 +182,6 @@ def _begun(
         engine="",
         started_at=now_ms(),
         temperature=request.temperature,
-        views=layout.views,
-        files=layout.files,
-        inputs=given.inputs,
-        images=given.images,
         caller=caller,
         compact_at=_compact_at(request, model),
         schema=request.schema,
@@ -222,11 +195,11 @@ def _compact_at(request: RunRequest, model: Model) -> int:
     return bound_for(window_of(model), reply_tokens=request.limits.reply_tokens)
 
 
-def _claimed(context: RunContext, run: str, caller: Caller | None) -> int:
+def _claim(context: RunContext, run: str, caller: Caller | None) -> int:
     try:
         return context.ledger.claim(run, create=True)
     except RunExists:
-        # A child whose process died at once is there already, and empty.
+        # A child whose process died at once has a row already, and no entry.
         if caller is None:
             raise
         return context.ledger.claim(run, create=False)

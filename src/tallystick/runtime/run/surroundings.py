@@ -1,8 +1,9 @@
-"""The port of surroundings: what stands around a run, and has a word on its limits and its end.
+"""Define the port of surroundings: a session or a step that a run is in.
 
-A session leases its interpreter to a run, and steps of a host program pay for it and hear of it.
-Both live in packages of their own. A run that has neither enters no file of theirs: what stands
-around a place in a program says so by a context variable that it sets itself.
+Surroundings lower the limits of a run, pay for it, add fields to its start, and are told of its
+end. A session leases its interpreter to a run; a step pays for it. Both live in packages of their
+own. A run outside of both enters no file of theirs: a step sets a context variable, by which runs
+that start inside it find it.
 """
 
 from __future__ import annotations
@@ -30,54 +31,57 @@ if TYPE_CHECKING:
 
 
 class Surroundings:
-    """What stands around a run. Each method has the answer where nothing does."""
+    """The surroundings of a run. These methods are those of a run that has none."""
 
-    # The sandbox that the run has to have, None for any.
+    # The name of the sandbox that the run must have, None for any.
     backend: str | None = None
-    # Whether a session does not keep what the run left.
+    # True if a session could not keep the variables of the run.
     session_lost = False
 
     @property
     def scopes(self) -> Sequence[ScopeRef]:
-        """The scopes that pay for the run beside its client's."""
+        """The scopes that pay for the run besides those of its client."""
         return ()
 
     def settled(self, model: str, charge: Charge) -> None:
-        """Hear of a model call that was settled."""
+        """Count a settled model call of the run."""
 
     def limits(self, asked: RunLimits) -> RunLimits:
         """Return the limits of the run, at most those that were asked for."""
         return asked
 
     def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
-        """Return fields of the start of a new run. `taken` are names that its programs find."""
+        """Return fields of the start of a new run. `taken` are the names of its data and tools."""
         return {}
 
     def share(self, run_attachments: RunAttachments) -> None:
-        """Have a run that begins hold what it goes on with, with its first records."""
+        """Let a new run hold the attachments that it continues from, such as a snapshot."""
 
     def begin(self, ledger: Ledger) -> Mapping[str, Any]:
-        """Hear that the run is about to be written. Gives more fields of its start."""
+        """Return more fields of the start. Called just before the run is written."""
         return {}
 
     def wrap(self, function: RunFunction) -> RunFunction:
-        """Return a function of the caller's as programs call it here."""
+        """Return the function to call for a function of the caller."""
         return function
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
-        """Keep what the run leaves, before its end is written."""
+        """Keep the variables or files of the run. Called before its end is written."""
 
     async def left(self, state: RunState) -> None:
-        """Hear that the run has its end."""
+        """Release what the run used. Called when its end is written."""
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
-        """Do the work of the run, which may be cancelled from here."""
+        """Await the work of the run. A session cancels it here if it loses its lease."""
         return await work
 
     def ended(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
-        """Return the run, or raise what it means here. `refused` is the call it ended by."""
+        """Return the result of the run, or raise what it means here, such as `StepBudgetError`.
+
+        `refused` is the model call whose refusal ended the run.
+        """
         return run
 
 
@@ -93,12 +97,12 @@ class Within(Surroundings):
 
     @property
     def session_lost(self) -> bool:  # type: ignore[override]
-        """Whether a session does not keep what the run left."""
+        """True if a session could not keep the variables of the run."""
         return self._inner.session_lost or self._outer.session_lost
 
     @property
     def scopes(self) -> Sequence[ScopeRef]:
-        """The scopes of both."""
+        """The scopes of both surroundings."""
         return (*self._inner.scopes, *self._outer.scopes)
 
     def settled(self, model: str, charge: Charge) -> None:
@@ -151,14 +155,14 @@ class Within(Surroundings):
 
 
 class PlacedRun(Protocol):
-    """A run that is asked for inside something, which has a word on it; held until it is left."""
+    """A run that is started inside a step. A context manager around the run."""
 
     @property
     def run(self) -> str: ...
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is a run of an earlier process, which knows its session itself."""
+        """True for a run of an earlier process, whose record names its session."""
         ...
 
     @property
@@ -169,63 +173,69 @@ class PlacedRun(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     async def work(self, context: RunContext, request: RunRequest, around: Surroundings) -> Run:
-        """Run it, or give what an earlier process came to. `around` has a session's word too."""
+        """Run it, or return the recorded result of an earlier process.
+
+        `around` are the surroundings, with those of a session.
+        """
         ...
 
     def heard(self, run: Run) -> Run:
-        """Return the run, about to be told to whoever asked."""
+        """Return the result for the caller, or raise the error of the step that it means."""
         ...
 
 
 class CallSite(Protocol):
-    """Where runs are asked for: inside a step, or where steps run again."""
+    """A place in a program where runs are started: a step, or a chain of steps that is resumed."""
 
     def asked(self, request: RunRequest, client: Asking) -> PlacedRun:
-        """Take in a run that is asked for here: a new one, or one of an earlier process."""
+        """Return the place of a run that is started here: new, or one of an earlier process."""
         ...
 
     def here(self, run: str) -> PlacedRun:
-        """Take in a run that is resumed or forked here."""
+        """Return the place of a run that is resumed or forked here."""
         ...
 
 
 class Asking(Protocol):
-    """The client that asks, as far as a place has to know it."""
+    """The part of a client that a call site needs."""
 
     @property
     def ledger(self) -> Ledger: ...
 
     def model_of(self, name: str | None) -> Model:
-        """Return the model by its name, or the client's own."""
+        """Return a model by its name; the client's own for None."""
         ...
 
 
-# Set inside of what has a word on runs: finds the place, None if that was left meanwhile.
+# Set inside a step. The function returns its call site, None once the step was left.
 _HERE: ContextVar[Callable[[], CallSite | None] | None] = ContextVar(
     "tallystick_place_of_runs", default=None
 )
 
 
 def call_site_here() -> CallSite | None:
-    """Return the place where a run is asked for here, None outside of any."""
+    """Return the call site of this context, None outside of steps."""
     find = _HERE.get()
     return None if find is None else find()
 
 
 def find_call_site_by(find: Callable[[], CallSite | None]) -> None:
-    """Have runs that are asked for in this context find their place by this."""
+    """Set the function that finds the call site for runs of this context."""
     _HERE.set(find)
 
 
 class Leases(Protocol):
-    """The sessions of recorded runs."""
+    """The leases on the sessions of recorded runs."""
 
     def again(
         self, run: str, records: Sequence[Record], *, steal: bool
     ) -> AbstractContextManager[Surroundings]:
-        """Hold the session of a run that is resumed, if it has one that is here."""
+        """Lease the session of a run that is resumed, and release it on the way out.
+
+        Yield `NOTHING_AROUND` for a run in no session.
+        """
         ...
 
     def finish(self, run: str, records: Sequence[Record]) -> bool:
-        """Finish in its session a run that has its end. Tell whether its variables are lost."""
+        """Hand the variables of an ended run to its session. Return True if they are lost."""
         ...

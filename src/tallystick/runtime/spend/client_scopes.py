@@ -1,4 +1,4 @@
-"""Where a session's money is: the scopes of its runs, the cap it shares with others, its prices."""
+"""Keep the budgets of one client: a scope for each run, the total that processes share, prices."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ NO_LIMIT = Budget()
 PRICING = Pricing()
 _SESSION = "session"
 _TOTAL = "total"
-# How deep runs may stand inside each other is a limit of a run, not of a budget.
+# How deep runs may be nested is a limit of a run, not of a budget.
 _OF_RUNS: tuple[Dimension, ...] = ("depth",)
-# What is counted without being reserved is counted in this process only.
+# Only what is reserved is written to the shared scope. These are counted after the fact, in this
+# process alone, so a limit on them could not bind the others.
 _ONE_PROCESS: tuple[Dimension, ...] = (
     "turns",
     "host_calls",
@@ -39,7 +40,7 @@ _ONE_PROCESS: tuple[Dimension, ...] = (
 
 
 class ClientScopes:
-    """Pays for the runs of one session."""
+    """The budget of one client, and the scopes of its runs in it."""
 
     def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
         _check_dimensions("budget", budget, _OF_RUNS)
@@ -56,7 +57,11 @@ class ClientScopes:
         self._paid_for: set[str] = set()
 
     def configure(self, *, total: Budget, total_given: bool, pricing: Pricing) -> None:
-        """Take the total and the prices in force. A total that was not given may not be kept."""
+        """Set the total and the prices for the runs that follow.
+
+        A ledger without a file cannot record a total. There, one that the caller gave is refused
+        when a run starts, and one from the configuration (`total_given` False) binds this client.
+        """
         self._total, self._total_given, self._pricing = total, total_given, pricing
 
     @contextmanager
@@ -70,11 +75,12 @@ class ClientScopes:
         noted: Noted = lambda model, charge: None,
         shared_before: bool = False,
     ) -> Iterator[ModelDoor]:
-        """Give the door to models for one run, whose scope is open as long as the run goes.
+        """Open the scope of a run, and yield its door to models. The scope closes on the way out.
 
-        `places` stand in other trees; they pay too, and `noted` hears of each call. What a run
-        spent before it was gone on with counts in the session, unless that paid for it, or the run
-        only shares it with another (`shared_before`).
+        `places` are scopes of other trees that pay too. `noted` is called with each settled call.
+        What a resumed run spent earlier is counted in the client's budget as well, unless this
+        client paid for it then, or the run only shares it with the one it was forked from
+        (`shared_before`). Raise `UsageError` for a total that the ledger cannot record.
         """
         counted = shared_before or run in self._paid_for
         self._paid_for.add(run)
@@ -83,7 +89,7 @@ class ClientScopes:
                 run, parent=_SESSION, budget=budget_of(limits), kind="run", name=""
             )
         try:
-            shared = self._shared(run, ledger)
+            shared = self._shared_cap(run, ledger)
             alone = self._unshared_total() if shared is None else []
             run_scopes = RunScopes(
                 [ScopeRef(self._account, run), *places, *alone],
@@ -99,7 +105,10 @@ class ClientScopes:
     def child(
         self, model_door: ModelDoor, run: str, limits: RunLimits, *, parent: str
     ) -> Iterator[ModelDoor]:
-        """Give the door for a run inside another, which pays for it with all that is around it."""
+        """Open the scope of a child run inside its parent's, and yield its door to models.
+
+        Every scope that pays for the parent pays for the child as well.
+        """
         with self._account.lock:
             self._account.tree.enter(
                 run, parent=parent, budget=budget_of(limits), kind="run", name=""
@@ -111,7 +120,7 @@ class ClientScopes:
                 self._account.tree.leave(run)
 
     def rows(self) -> list[ScopeRow]:
-        """Where the session stands, its runs, and what it shares with others."""
+        """Return a row for the client, for each open run, and for the shared total."""
         with self._account.lock:
             rows = self._account.tree.rows()
         return rows if self._scopes is None else [*rows, *self._scopes.rows()]
@@ -121,10 +130,11 @@ class ClientScopes:
             self._scopes.close()
             self._scopes = None
 
-    def _shared(self, run: str, ledger: Ledger) -> SharedCap | None:
-        """Return what pays for a run beside its own scopes: the total of a ledger in a file.
+    def _shared_cap(self, run: str, ledger: Ledger) -> SharedCap | None:
+        """Return what one run reserves of the total of a ledger in a file, None without a file.
 
         The first total that a process brings is recorded, and binds all others from then on.
+        Raise `UsageError` if the caller gave a total and there is no file to record it in.
         """
         if self._scopes is None:
             self._scopes = ledger.shared_scopes()
@@ -138,10 +148,10 @@ class ClientScopes:
         return SharedCap(self._scopes, run=run, own=self._total, holds=self._shared_holds)
 
     def _unshared_total(self) -> list[ScopeRef]:
-        """Return the scope of a configured total that no other process can share: the client's own.
+        """Return the scope of a configured total on a ledger without a file; none without a total.
 
-        Configured for everything that is spent, it may not be without effect in a program that
-        keeps its ledger in memory.
+        No other process can share it. It still has to bind this client: a user who configured a
+        total would not expect a program with a ledger in memory to ignore it.
         """
         if self._total == NO_LIMIT:
             return []
@@ -154,12 +164,12 @@ class ClientScopes:
 
 
 def _check_dimensions(what: str, budget: Budget, not_kept: tuple[Dimension, ...]) -> None:
-    """A limit that nobody would keep is refused, not taken."""
+    """Raise `UsageError` for a limit that nothing would enforce."""
     for dimension in not_kept:
         if getattr(budget, dimension) is not None:
             raise UsageError(f"{what}.{dimension} is not supported; limit usd, tokens, model_calls")
 
 
 def budget_of(limits: RunLimits) -> Budget:
-    """The limits of a run that are reserved before a call."""
+    """Return the limits of a run that a call reserves before it is sent."""
     return Budget(tokens=limits.tokens, usd=limits.usd, model_calls=limits.model_calls)

@@ -53,17 +53,19 @@ from tallystick.model.prices import TokenUsage, token_usage
 from tallystick.model.tokens import TokenFigure, input_bound
 from tallystick.runtime.spend.scopes import Hold, MoneyWait, RunScopes, ScopeRef
 
-# A model call that was never made, and the worst it could have cost.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedCall:
-    """What no budget pays for. `tokens_out` is the cap that was wanted; `usd` None is unpriced."""
+    """A model call that no budget pays for, and the most that it would have cost.
+
+    `tokens_out` is the longest reply that was asked for. `usd` is None without a price.
+    """
 
     error: BudgetExhausted | BudgetUnpriced
     model: str
     tokens_in: int
     tokens_out: int
+    # In nano-dollars.
     usd: int | None
 
 
@@ -74,7 +76,7 @@ def refused_call(
     *,
     tokens_out_max: int,
 ) -> RefusedCall:
-    """Return what a call that was refused would have cost at most."""
+    """Return a refused call with the most that it would have cost."""
     bound, worst = prompt_figure(terms, messages).tokens, terms.worst
     return RefusedCall(
         error=error,
@@ -85,13 +87,11 @@ def refused_call(
     )
 
 
-# The one door to a model: reserve, clamp, call, settle.
-
-
+# A turn leads to programs, which use these. A run that has none left must not pay for a turn.
 _LED_TO: tuple[Dimension, ...] = ("host_calls", "fuel", "wall_ms", "output_bytes")
-# A reply cut shorter than this is paid for and of no use.
+# A shorter reply would be paid for and could not hold a program.
 REPLY_TOKENS_LEAST = 16
-# By these a report is known to be in a format that can be read.
+# The fields that show a usage report to be in a known format.
 _NAMES = ("prompt_tokens", "input_tokens")
 
 
@@ -99,12 +99,12 @@ _Made = TypeVar("_Made")
 
 
 class WaitedTooLong(Exception):
-    """The run's time was over before the model could be asked."""
+    """Raised if the time of the run is over before the provider has a place for the call."""
 
 
 @dataclass(slots=True)
 class ReservedCall:
-    """An attempt that is paid for: what is held, what the record says of it, and its cap."""
+    """A reserved attempt: the reservation, its record, and the longest reply it pays for."""
 
     hold: Hold
     terms: CallTerms
@@ -113,12 +113,12 @@ class ReservedCall:
     turns: int = 0
 
 
-# Hears of each call that was settled, by the name of its model.
+# Called with the name of the model and the charge of each settled call.
 Noted = Callable[[str, Charge], None]
 
 
 class ModelDoor:
-    """Reserves, asks and settles the model calls of one run, paid by its scopes."""
+    """The way to every model of one run. It reserves, asks and settles in the scopes that pay."""
 
     def __init__(
         self, run_scopes: RunScopes, pricing: Pricing, *, noted: Noted = lambda model, charge: None
@@ -132,11 +132,14 @@ class ModelDoor:
         return self._run_scopes
 
     def inside(self, place: ScopeRef, *, run: str) -> ModelDoor:
-        """One for a run inside, that pays from a scope inside the first of this one's as well."""
+        """Return the door of a child run. `place` is its scope, inside the parent's nearest one."""
         return ModelDoor(self._run_scopes.inside(place, run=run), self._pricing, noted=self._noted)
 
     def terms(self, model: Model) -> CallTerms:
-        """On which terms a model is asked. Caps matter only where no price is known."""
+        """Return the price, dialect and tokenizer with which a model is asked.
+
+        Whether money is capped decides only about models without a known price.
+        """
         found = self._pricing.terms(model, usd_capped=False)
         if found.decision.price is not None:
             return found
@@ -152,10 +155,11 @@ class ModelDoor:
         tokens_out_min: int = REPLY_TOKENS_LEAST,
         turns: int = 0,
     ) -> ReservedCall:
-        """Hold the worst case. Raises `BudgetExhausted` or `BudgetUnpriced`; then nothing is held.
+        """Reserve the worst case of a call in every scope.
 
-        The cap of the reply is what the tightest scope pays for, at most what is wanted and at
-        least `tokens_out_min`. `turns` is 1 for a call that begins one.
+        The reply may be as long as the tightest scope can pay for, at most `tokens_out_max`, at
+        least `tokens_out_min`. `turns` is 1 for a call that begins a turn. Raise
+        `BudgetExhausted` or `BudgetUnpriced` if a scope refuses; then nothing is reserved.
         """
         figure = prompt_figure(terms, messages)
         bound = figure.tokens
@@ -187,7 +191,7 @@ class ModelDoor:
         return ReservedCall(hold, terms, reserved, cap, turns)
 
     @asynccontextmanager
-    async def admitted(
+    async def admit(
         self,
         model: Model,
         messages: tuple[Message, ...],
@@ -199,16 +203,18 @@ class ModelDoor:
     ) -> AsyncIterator[ReservedCall]:
         """Wait `wait_ms`, then for a place at the provider and for money, and reserve the call.
 
-        Raises `BudgetExhausted` or `BudgetUnpriced` if no budget pays for it, not even with what
-        calls under way may give back; `WaitedTooLong` if `ends_at`, a moment of the monotonic
-        clock, comes before a place is free. On the way out a call that was never made is released.
+        On the way out, a reservation that was not settled is released. Raise `BudgetExhausted` or
+        `BudgetUnpriced` if no budget pays for the call, not even with what calls in progress may
+        give back. Raise `WaitedTooLong` if `ends_at`, a moment of the monotonic clock, comes
+        before a place is free.
         """
         await asyncio.sleep(min(wait_ms / 1000, max(0.0, ends_at - time.monotonic())))
         terms = self.terms(model)
 
         def reserve() -> ReservedCall:
             try:
-                # While other calls hold money, what they give back may pay for a whole reply.
+                # Ask for a whole reply first. If other calls hold the money, waiting for it is
+                # better than a reply that is cut short, which is paid for and often useless.
                 return self.reserve(
                     terms,
                     messages,
@@ -229,7 +235,10 @@ class ModelDoor:
                 self.release(reserved_call)
 
     async def when_paid(self, reserve: Callable[[], _Made]) -> _Made:
-        """Call `reserve` when it is this call's turn, until a budget pays or none can."""
+        """Return the result of `reserve`, repeated in turn until a budget pays.
+
+        Raise its `BudgetExhausted` or `BudgetUnpriced` once no money can come back.
+        """
         async with self._in_turn(reserve, contextlib.nullcontext, math.inf) as made:
             return made
 
@@ -263,7 +272,11 @@ class ModelDoor:
     async def ask(
         self, model: Model, request: ModelRequest, *, heard: Heard, ends_at: float = math.inf
     ) -> ModelReply | ModelError:
-        """Ask a model. What goes wrong is returned, so that it is settled and recorded."""
+        """Send a request, and return the reply or the error.
+
+        Every error of a backend is returned, not raised: the attempt has to be settled and
+        recorded either way. Only a cancel passes.
+        """
         begun = time.monotonic()
         try:
             async with asyncio.timeout_at(_loop_time(ends_at)):
@@ -279,15 +292,17 @@ class ModelDoor:
             said = f"the backend broke ({type(error).__name__})"
             return ModelError(reason="unknown", message=said, kind="terminal")
 
-    def replied(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
+    def settle_reply(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
+        """Settle an attempt that was answered, with the usage that the reply reports."""
         usage = reply.usage
         if reserved_call.terms.in_process and not usage.reported:
-            # Nobody sends a bill: the estimate is as good as any report.
+            # A model in this process sends no bill: the estimate is as good as any report.
             usage = msgspec.structs.replace(usage, reported=True)
         usage, details = _read(usage)
-        return self._settled(reserved_call, AttemptReplied(usage=usage, details=details))
+        return self._settle(reserved_call, AttemptReplied(usage=usage, details=details))
 
-    def failed(self, reserved_call: ReservedCall, error: ModelError) -> Settled:
+    def settle_failure(self, reserved_call: ReservedCall, error: ModelError) -> Settled:
+        """Settle a failed attempt: by its report, as reserved if it may be billed, else at 0."""
         usage, details = (None, None) if error.usage is None else _read(error.usage)
         outcome = AttemptFailed(
             reason=error.reason,
@@ -296,31 +311,35 @@ class ModelDoor:
             usage=usage,
             details=details,
         )
-        return self._settled(reserved_call, outcome)
+        return self._settle(reserved_call, outcome)
 
-    def cancelled(self, reserved_call: ReservedCall, *, sent: bool = True) -> Settled:
-        """We left. If it was sent, nobody can say what it cost, unless nobody sends a bill."""
-        return self._settled(
+    def settle_cancelled(self, reserved_call: ReservedCall, *, sent: bool = True) -> Settled:
+        """Settle an attempt whose reply nobody waits for any more.
+
+        If it was sent to a provider that bills, its cost is unknown, and its reservation is
+        charged.
+        """
+        return self._settle(
             reserved_call, AttemptCancelled(sent=sent and not reserved_call.terms.in_process)
         )
 
-    def recalled(self, model: str, charge: Charge) -> None:
-        """Count what was spent before a run was gone on with. What is shared has it already."""
+    def count_recorded(self, model: str, charge: Charge) -> None:
+        """Count a recorded charge of a resumed run. The shared total has counted it already."""
         self._run_scopes.recall(Amount.of_charge(charge))
         if charge.model_calls:
             self._noted(model, msgspec.structs.replace(charge, turns=0, wall_ms=0))
 
-    def recovered(
+    def settle_recovered(
         self, terms: CallTerms, reserved: Reserved, outcome: AttemptReplied | AttemptCancelled
     ) -> Settled:
-        """Settle an attempt that was left by a process that died, as it has turned out."""
+        """Settle an attempt that a dead process left open, by what was found out about it."""
         if isinstance(outcome, AttemptReplied) and outcome.usage is not None:
             usage, details = _read(outcome.usage)
             outcome = AttemptReplied(usage=usage, details=details)
         reserved_call = ReservedCall(
-            self._run_scopes.lost(reserved.hold), terms, reserved, reserved.tokens_out
+            self._run_scopes.hold_of(reserved.hold), terms, reserved, reserved.tokens_out
         )
-        settled = self._settled(reserved_call, outcome)
+        settled = self._settle(reserved_call, outcome)
         if settled.figures != "returned":
             charge = Charge(
                 usd=settled.usd,
@@ -334,7 +353,11 @@ class ModelDoor:
     def reserve_all(
         self, terms: CallTerms, prompts: Sequence[tuple[Message, ...]], *, tokens_out_max: int
     ) -> list[ReservedCall]:
-        """Reserve for every call of a batch, each with a whole reply, or for none and raise why."""
+        """Reserve every call of a batch, each with a whole reply.
+
+        If one is refused, raise its error and reserve none: half a batch would be paid for and
+        then thrown away.
+        """
         made: list[ReservedCall] = []
         with self._run_scopes.all_or_nothing():
             try:
@@ -354,10 +377,10 @@ class ModelDoor:
         return made
 
     def release(self, reserved_call: ReservedCall) -> None:
-        """It was never sent."""
+        """Give back the reservation of a call that was not sent. After a settlement, do nothing."""
         self._run_scopes.release(reserved_call.hold)
 
-    def _settled(self, reserved_call: ReservedCall, outcome: Outcome) -> Settled:
+    def _settle(self, reserved_call: ReservedCall, outcome: Outcome) -> Settled:
         reserved = reserved_call.reserved
         worst = Charge(
             usd=reserved.usd,
@@ -392,7 +415,7 @@ def _loop_time(ends_at: float) -> float | None:
 
 
 def _check_used_up(left: Remaining) -> None:
-    """Refuse where nothing is left of what a call leads to: programs, their time, their calls."""
+    """Raise `BudgetExhausted` if nothing is left of what the programs of a turn need."""
     for dimension in _LED_TO:
         figure = getattr(left, dimension)
         if figure is not None and figure <= 0:
@@ -401,7 +424,7 @@ def _check_used_up(left: Remaining) -> None:
 
 
 def prompt_figure(terms: CallTerms, messages: tuple[Message, ...]) -> TokenFigure:
-    """The most tokens that a prompt can be, and whether they were counted."""
+    """Return the most tokens that a prompt can have, and whether they were counted or bounded."""
     return input_bound(
         messages,
         dialect=terms.dialect,
@@ -412,7 +435,7 @@ def prompt_figure(terms: CallTerms, messages: tuple[Message, ...]) -> TokenFigur
 
 
 def picture_size(image: Image) -> tuple[int, int] | None:
-    """Width and height, as its reference says or its bytes."""
+    """Return width and height, from its reference or else its bytes; None if neither says."""
     ref = image.ref
     if ref is not None and ref.width and ref.height:
         return ref.width, ref.height
@@ -420,10 +443,11 @@ def picture_size(image: Image) -> tuple[int, int] | None:
 
 
 def _read(usage: ModelUsage) -> tuple[ModelUsage, UsageDetails | None]:
-    """A report as it is charged: its sums, and what they are made of.
+    """Return a usage report as it is charged, and the parts of its sums.
 
-    The sums are read once more, since some servers count reasoning beside the output. A report in a
-    known format that contradicts itself is none; one in a format of its own has only its sums.
+    The sums are computed again from the raw report, since some servers do not count reasoning as
+    output. A known format that contradicts itself gives `IMPOSSIBLE`. An unknown format has no
+    parts (None).
     """
     found = token_usage(usage.raw)
     if not isinstance(found, TokenUsage):

@@ -1,8 +1,8 @@
-"""The scopes that pay for a run: those around it in every tree, and the one that processes share.
+"""Reserve and settle in all scopes that pay for a run: in every tree, and in the shared total.
 
-A run stands in its session's tree; a step that began it may stand in another. A reservation is made
-in all of them or in none. Each tree has a lock of its own, since steps and runs are begun from any
-thread. A call that other calls keep from its money waits in line: `MoneyWait`.
+A run is in its client's tree; a step that began it may be in another. A reservation is made in all
+of them or in none. Each tree has its own lock, since steps and runs are started from any thread.
+If other calls hold the money, a call waits in line: `MoneyWait`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,15 @@ from tallystick.ledger.scopes import Scopes
 from tallystick.runtime.spend.line import Waiter, WaitingLines
 from tallystick.storage.transaction import Transaction
 
-# The scope that several processes share: one cap for all runs on a ledger's file.
-#
-# The total is recorded in that file and binds every process, whatever it is configured with. So
-# each reservation looks whether there is one: another process may have recorded it meanwhile.
-
-
+# The shared scope: one total for all runs on a ledger's file. It is recorded in that file and binds
+# every process, whatever its configuration says. Each reservation reads it again, since another
+# process may have recorded or lowered it meanwhile.
 DEPLOYMENT = "deployment"
 _NO_LIMIT = Budget()
 
 
 class SharedHolds:
-    """What the runs of one client hold of the shared scope, and the line of those that wait."""
+    """The reservations of one client in the shared scope, and the calls that wait there."""
 
     def __init__(self) -> None:
         self.here: set[tuple[str, int]] = set()
@@ -55,7 +52,7 @@ class SharedHolds:
 
 
 class SharedCap:
-    """What one run holds of the shared scope. Each attempt has a number of its own."""
+    """The reservations of one run in the shared scope. Each attempt has its own number."""
 
     def __init__(
         self,
@@ -78,22 +75,24 @@ class SharedCap:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether calls under way, here or in a living process, may give something back."""
+        """Return True if calls in progress, here or in a living process, may give money back."""
         return bool(self._holds.here) or any(not each.owner_dead for each in self._scopes.holds())
 
     def of(self, run: str) -> SharedCap:
-        """The same for another run, whose holds are its own."""
+        """Return the shared scope for another run, which has reservations of its own."""
         return SharedCap(self._scopes, run=run, own=self._own, holds=self._holds)
 
     def remaining(self) -> Remaining:
+        """Return what is left of the total; no limit where none is recorded."""
         if not self._scopes.knows(DEPLOYMENT):
             return Remaining()
         return self._scopes.remaining(DEPLOYMENT, own=self._own)
 
     def reserve(self, worst: Amount, *, usd_waived: bool) -> int | None:
-        """Hold it, committed: what dies with it held stays held until somebody resolves it.
+        """Commit a reservation, and return its number; None if the ledger has no total.
 
-        Returns the number of the hold, None where the ledger has no total.
+        If this process dies, the reservation stays until the run is resumed or resolved. Raise
+        `BudgetExhausted` if the total does not allow it.
         """
         if not self._scopes.knows(DEPLOYMENT):
             return None
@@ -113,24 +112,26 @@ class SharedCap:
         return number
 
     def open(self) -> list[int]:
-        """The numbers of what is held for the run."""
+        """Return the numbers of the open reservations of the run."""
         return [each.row.intent for each in self._scopes.holds(run=self._run)]
 
-    def go_on(self, last: int) -> None:
-        """Go on with numbers after those that a process before this one used."""
+    def number_after(self, last: int) -> None:
+        """Start the next numbers after `last`, and after the reservations that are still open."""
         self._numbers = itertools.count(max([last, *self.open()]) + 1)
 
     def settle(self, number: int, used: Amount) -> list[Breach]:
+        """Replace a reservation by what was used; return the limits that are passed now."""
         with self._closing(number, wakes=True) as within:
             return self._scopes.settle(within, run=self._run, intent=number, actual=used)
 
     def release(self, number: int, *, wakes: bool = True) -> None:
+        """Give back a reservation whose call cost nothing."""
         with self._closing(number, wakes=wakes) as within:
             self._scopes.release(within, run=self._run, intent=number)
 
     @contextmanager
     def _closing(self, number: int, *, wakes: bool) -> Iterator[Transaction]:
-        """Write how a hold ends, and then call the first that waits for what comes back."""
+        """Write the end of a reservation, and then call the first that waits for its money."""
         self._holds.here.discard((self._run, number))
         try:
             with self._ours(), self._scopes.writing(forced=False) as within:
@@ -141,16 +142,13 @@ class SharedCap:
 
     @contextmanager
     def _ours(self) -> Iterator[None]:
-        """A hold that is not as we left it was closed by whoever took the run from us."""
+        """Raise `LedgerConflict` if a process that took over the run closed the reservation."""
         try:
             yield
         except (ReservationClosed, HoldExists) as error:
             raise LedgerConflict(
                 run=self._run, field="hold", expected="this process's", found="another's"
             ) from error
-
-
-# The scopes that pay for a run, in every tree they are in, as one.
 
 
 _PER_DOLLAR = 10**9
@@ -191,7 +189,7 @@ class ScopeRef:
 
 @dataclass(slots=True)
 class Hold:
-    """What is reserved for one attempt, in every tree."""
+    """The reservation of one attempt, in every tree. `shared` is its number in the shared scope."""
 
     parts: list[tuple[ScopeTree, Reservation]]
     shared: int | None = None
@@ -199,7 +197,7 @@ class Hold:
 
 
 class RunScopes:
-    """The scopes that pay for something, the nearest first."""
+    """All scopes that pay for one run, the nearest first."""
 
     def __init__(
         self,
@@ -210,20 +208,20 @@ class RunScopes:
     ) -> None:
         self._places = tuple(places)
         self._shared = shared
-        # The scope, of the first tree, that has counted already what was spent before.
+        # The scope of the first tree, that has already counted what was spent before a resume.
         self._knows_before = knows_before
 
     def within(self, place: ScopeRef) -> RunScopes:
-        """The same with a nearer scope."""
+        """Return these scopes with a nearer one in front."""
         return RunScopes([place, *self._places], self._shared, knows_before=self._knows_before)
 
     def inside(self, place: ScopeRef, *, run: str) -> RunScopes:
-        """The same for a run inside this one, from a scope inside the nearest, in the same tree."""
+        """Return the scopes of a child run. `place` is inside the nearest scope, in its tree."""
         shared = None if self._shared is None else self._shared.of(run)
         return RunScopes([place, *self._places[1:]], shared, knows_before=self._knows_before)
 
     def remaining(self) -> Remaining:
-        """What is left of each dimension in the tightest scope."""
+        """Return the least that is left of each dimension in any scope, and in which."""
         found = []
         for place in self._places:
             with place.scope_tree.lock:
@@ -233,7 +231,7 @@ class RunScopes:
         return functools.reduce(tightest, found) if found else Remaining()
 
     def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
-        """Hold `worst` everywhere. Raises what the first scope says that cannot, and holds none."""
+        """Reserve `worst` in every scope. Raise the first refusal, and then reserve nowhere."""
         hold = Hold([])
         with self.all_or_nothing():
             try:
@@ -250,11 +248,11 @@ class RunScopes:
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:
-        """Lock every tree, so that nobody sees what is reserved and given back inside.
+        """Lock every tree, so that no other thread sees a reservation that is taken back inside.
 
-        Without it, a call of another thread could be refused for what is held for a moment only.
-        It would have to be woken when that is given back; and so would the caller of this, which
-        may be the first in line itself: it would wake itself for ever.
+        Without the lock, another call could be refused for money that is held for a moment only,
+        and would have to be woken afterwards. The caller of this may itself be first in line: it
+        would wake itself forever.
         """
         with contextlib.ExitStack() as locked:
             # In one order everywhere, or two callers could each wait for the other's lock.
@@ -264,9 +262,9 @@ class RunScopes:
             yield
 
     def release(self, hold: Hold, *, wakes: bool = True) -> None:
-        """Give it back: the attempt is known to have cost nothing. Twice is the same as once.
+        """Give back the reservation of an attempt that cost nothing. A second call does nothing.
 
-        `wakes` is False only inside `all_or_nothing`, of what nobody has seen.
+        `wakes` is False only inside `all_or_nothing`, where no other call has seen it.
         """
         if hold.open:
             hold.open = False
@@ -276,7 +274,7 @@ class RunScopes:
                 self._shared.release(hold.shared, wakes=wakes)
 
     def settle(self, hold: Hold, used: Amount) -> list[Breach]:
-        """Put what was used in its place, everywhere, and then say which limits it passed."""
+        """Replace the reservation by what was used, in every scope; return the limits it passed."""
         breaches: list[Breach] = []
         if hold.open:
             hold.open = False
@@ -286,16 +284,20 @@ class RunScopes:
                 breaches += self._shared.settle(hold.shared, used)
         return breaches
 
-    def lost(self, number: int) -> Hold:
-        """What a process that died still holds in the shared scope, if that was not settled."""
+    def hold_of(self, number: int) -> Hold:
+        """Return the reservation that a dead process left in the shared scope.
+
+        It has no parts, and no number either if it was settled before.
+        """
         shared = self._shared
         held = shared is not None and number > 0 and number in shared.open()
         return Hold([], number if held else None)
 
     def reconcile(self, ended: Mapping[int, Amount], begun: Collection[int]) -> None:
-        """Close the holds of a run that died, by their numbers: `ended` as their calls ended.
+        """Close the reservations that a dead process of this run left open, by their numbers.
 
-        One that is not `begun` either was never sent. What is begun and has not ended stays.
+        One in `ended` is settled with that amount. One that is not in `begun` either was never
+        sent, and is released. A call that began and has no recorded end keeps its reservation.
         """
         if self._shared is None:
             return
@@ -304,23 +306,23 @@ class RunScopes:
                 self._shared.settle(number, ended[number])
             elif number not in begun:
                 self._shared.release(number)
-        self._shared.go_on(max([0, *ended, *begun]))
+        self._shared.number_after(max([0, *ended, *begun]))
 
     def spend(self, used: Amount) -> None:
-        """Note what needed no reservation."""
+        """Count what needs no reservation, such as fuel, in the tree of every scope."""
         for place in self._places:
             with place.scope_tree.lock:
                 place.scope_tree.tree.spend(place.scope, used)
 
     def recall(self, used: Amount) -> None:
-        """Note what was spent before, wherever it is not counted yet."""
+        """Count what a resumed run spent earlier, in every scope that has not counted it yet."""
         for number, place in enumerate(self._places):
             below = self._knows_before if number == 0 else None
             with place.scope_tree.lock:
                 place.scope_tree.tree.spend(place.scope, used, below=below)
 
     def overrun(self) -> BudgetOverrun | None:
-        """The refusal of a scope in which a call was charged above its reservation, if any was."""
+        """Return the refusal of a scope in which a call cost more than it reserved, if any."""
         for place in self._places:
             with place.scope_tree.lock:
                 refusal = place.scope_tree.tree.refusal(place.scope, Amount(), usd_waived=True)
@@ -329,7 +331,7 @@ class RunScopes:
         return None
 
     def is_held(self, error: BudgetExhausted) -> bool:
-        """Tell whether calls under way hold what a call was refused for, and may give it back."""
+        """Return True if calls in progress hold what a call was refused for."""
         if error.scope.id == DEPLOYMENT:
             return self._shared is not None and self._shared.is_held
         scope_tree = self._tree_of(error.scope)
@@ -341,7 +343,7 @@ class RunScopes:
             return known and scope_tree.tree.reserved(error.scope.id, error.dimension) > 0
 
     def first_line(self) -> tuple[WaitingLines, str] | None:
-        """Return the nearest line at a scope here, which a call that comes now has to join."""
+        """Return the nearest line of waiting calls, which a new call has to join; None without."""
         for place in self._places:
             with place.scope_tree.lock:
                 scopes = place.scope_tree.tree.around(place.scope)
@@ -353,7 +355,7 @@ class RunScopes:
         return None
 
     def lines_at(self, scope: Scope) -> WaitingLines | None:
-        """Return the lines of the budget that a scope belongs to; None if it is not one of ours."""
+        """Return the waiting lines of the tree that a scope is in, None for an unknown scope."""
         if scope.id == DEPLOYMENT:
             return None if self._shared is None else self._shared.lines
         scope_tree = self._tree_of(scope)
@@ -367,7 +369,7 @@ class RunScopes:
         return None
 
     def rows(self) -> list[ScopeRow]:
-        """Where each of the scopes stands."""
+        """Return a row for each scope: its limits, what is spent and what is reserved."""
         found = []
         for place in self._places:
             with place.scope_tree.lock:
@@ -378,9 +380,9 @@ class RunScopes:
 
 
 class MoneyWait:
-    """One call on its way to its money: it tries, and waits in line while other calls hold it.
+    """The wait of one call for money that other calls hold.
 
-    Use it in a `with`: on the way out it leaves the line, and the next one is called.
+    Use it in a `with`: on the way out the call leaves the line, and the next one is called.
     """
 
     def __init__(self, run_scopes: RunScopes, *, ends_at: float) -> None:
@@ -388,8 +390,8 @@ class MoneyWait:
         self._ends_at = ends_at
         self._waiter: Waiter | None = None
         self._line: tuple[WaitingLines, str] | None = None
-        # What a call was refused for may be given back just before it looks who holds it. So one
-        # that is told that nobody does asks once more, and is refused only if that fails too.
+        # Between the refusal and the look at who holds the money, it may be given back. So after
+        # a look that finds no holder the call tries once more, and a second refusal is final.
         self._held = True
 
     def __enter__(self) -> MoneyWait:
@@ -399,7 +401,7 @@ class MoneyWait:
         self.leave()
 
     async def turn(self) -> None:
-        """Return when this call may try: no other waits before it, or its time is over."""
+        """Wait until no other call is before this one in line, or its time is over."""
         if self._line is None:
             found = self._run_scopes.first_line()
             if found is None:
@@ -414,9 +416,9 @@ class MoneyWait:
         await self._waiter.wait(seconds)
 
     def stays(self, error: BudgetExhausted | BudgetUnpriced) -> bool:
-        """Stand in line after a refusal. Returns False if the refusal is final."""
+        """Join the line after a refusal, and return True; return False if the refusal is final."""
         if isinstance(error, BudgetOverrun) or not isinstance(error, BudgetExhausted):
-            # After an overrun no money that comes back pays for another call.
+            # After an overrun, every further call is refused, whatever is given back.
             return False
         scope = error.scope.id
         lines = self._run_scopes.lines_at(error.scope)
@@ -437,7 +439,7 @@ class MoneyWait:
         line[0].join(line[1], self._waiter)
 
     def leave(self) -> None:
-        """Leave the line, if it stands in one."""
+        """Leave the line, if the call is in one."""
         if self._line is not None and self._waiter is not None:
             lines, scope = self._line
             self._line = None
@@ -445,7 +447,7 @@ class MoneyWait:
 
 
 def remaining_of(run_scopes: RunScopes) -> Callable[[], dict[str, float | None]]:
-    """What programs ask for as `budget.remaining()`."""
+    """Return the function that programs call as `budget.remaining()`."""
 
     def remaining() -> dict[str, float | None]:
         """What is left to spend: usd, tokens and model_calls; None where there is no limit."""

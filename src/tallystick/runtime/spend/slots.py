@@ -1,11 +1,11 @@
-"""How many child runs of one tree are live at a time, however deep they stand.
+"""Limit how many child runs of one tree of runs are live at a time, at every depth together.
 
-Rule 1: a run that waits for its own children lends its place to them: else a tree that is as wide
-as there are places would wait for itself for ever.
-Rule 2: who stands deeper goes first. So a tree is worked off branch by branch.
-Rule 3: a run that waits has an interpreter too. Once so many are begun, live or waiting, only a few
-more are live at a time: memory is bounded by the depth of the tree and not by its width. A few may
-always be: those that wait, wait for them.
+Rule 1: a run that waits for its children lends its place to them. Otherwise a tree as wide as there
+are places would wait for itself forever.
+Rule 2: deeper runs go first, so a tree is worked off branch by branch.
+Rule 3: a run that waits keeps its interpreter, so memory has to be bounded too. Once
+`CHILDREN_BEGUN_MAX` runs have begun, live or waiting, only `_FEW` are live at a time. It cannot be
+none: those that wait, wait for them. So memory grows with the depth of a tree, not its width.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHILDREN_LIVE_MAX = 32
 CHILDREN_BEGUN_MAX = 64
 _FEW = 4
 
-# Those who wait, the deepest first, and of them whoever came first.
+# The runs that wait: the deepest first, then in the order in which they came.
 _Line = list[tuple[int, int, asyncio.Future[None]]]
 
 
@@ -37,8 +37,8 @@ class ChildSlots:
         self._returning: _Line = []
 
     @asynccontextmanager
-    async def held(self, *, depth: int) -> AsyncIterator[None]:
-        """Have a place while inside: to begin a run, or to go on with one."""
+    async def hold(self, *, depth: int) -> AsyncIterator[None]:
+        """Take a place, to start or resume a run, and give it back on the way out."""
         await self._turn(self._beginning, depth)
         try:
             yield
@@ -46,8 +46,11 @@ class ChildSlots:
             self._leave(self._beginning)
 
     @asynccontextmanager
-    async def lent(self, *, depth: int) -> AsyncIterator[None]:
-        """Give one's place to others while inside. The root has none to give."""
+    async def lend(self, *, depth: int) -> AsyncIterator[None]:
+        """Give the place to other runs, and take one again on the way out.
+
+        The root (`depth` 0) has no place, and gives none.
+        """
         if depth == 0:
             yield
             return
@@ -58,7 +61,8 @@ class ChildSlots:
             try:
                 await self._turn(self._returning, depth)
             except asyncio.CancelledError:
-                # Whoever holds it gives it back at once: until then they are one too many.
+                # The enclosing `hold` subtracts one when it exits, so add one here, or the count
+                # goes wrong. Until then it may be one above the maximum.
                 self._live += 1
                 raise
 
@@ -74,13 +78,13 @@ class ChildSlots:
             raise
 
     def _leave(self, line: _Line) -> None:
-        """Give a place back that was got from a line."""
+        """Give back a place that came from this line, and call the next."""
         self._live -= 1
         self._begun -= line is self._beginning
         self._call()
 
     def _call(self) -> None:
-        """Call those whose turn it is."""
+        """Give the free places to those who are next."""
         while (line := self._next()) is not None:
             _, _, turn = heapq.heappop(line)
             self._live += 1
@@ -88,7 +92,7 @@ class ChildSlots:
             turn.set_result(None)
 
     def _next(self) -> _Line | None:
-        """The line whose first may have a place now; None if nobody may."""
+        """Return the line whose first may have a place now; None if no run may."""
         for line in (self._returning, self._beginning):
             while line and line[0][2].done():
                 heapq.heappop(line)

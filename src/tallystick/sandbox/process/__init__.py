@@ -1,1 +1,1 @@
-"""The process sandbox: native Python and bash with files, behind what the Linux kernel offers."""
+"""The process sandbox: native Python and bash with files, isolated by the Linux kernel."""

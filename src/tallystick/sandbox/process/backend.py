@@ -1,4 +1,4 @@
-"""The process sandbox as a backend, with the network that its programs are granted."""
+"""The backend of the process sandbox, and the network access that grants give to programs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class ProcessBackend:
-    """Native programs in boxes of the operating system."""
+    """A backend that runs native programs in boxes, which the operating system isolates."""
 
     repeatable = False
 
     def __init__(self, surface: Surface, given: ProcessSandbox | None = None) -> None:
-        # Layers that cannot be done without are refused here, and not when a box is made.
+        # Checked here, so that an impossible `accept_without` is refused before a box is made.
         BoxSettings(accept_without=surface.accept_without)
         self._surface = surface
         self._given = given
@@ -34,11 +34,11 @@ class ProcessBackend:
 
     @property
     def sandbox(self) -> ProcessSandbox:
-        """The sandbox; its launcher is started with the first box."""
+        """The sandbox. Its launcher process starts with the first box."""
         if self._given is not None:
             return self._given
         if self._made is None:
-            # Most runs do without: it takes a while to import.
+            # Imported here and not above: it takes a while, and most runs do not need it.
             from tallystick.sandbox.process.sandbox import ProcessSandbox
 
             folder = self.sockets
@@ -52,7 +52,10 @@ class ProcessBackend:
 
     @property
     def sockets(self) -> Path | None:
-        """Where programs find sockets of this process. A sandbox handed in cannot see ours."""
+        """The directory where programs find sockets of this process, None if there is none.
+
+        There is none with a sandbox that was passed in: it cannot see this directory.
+        """
         if self._given is not None or self._surface.sockets is None:
             return None
         return self._surface.sockets()
@@ -64,11 +67,15 @@ class ProcessBackend:
         return identity_of(self.sandbox)
 
     def check_grants(self, grants: Sequence[str]) -> None:
-        """Refuse grants of the network that mean nothing, or contradict each other."""
+        """Raise `UsageError` for network grants that are malformed or contradict each other."""
         network_of(grants)
 
     async def prove(self) -> None:
-        """Have a session: what a host lacks shows then and not before."""
+        """Open and close a session; only that shows which layers this host lacks.
+
+        Raise `IsolationMissing` for a layer that is required, `NotSupported` on other systems than
+        Linux, and `SandboxError` if no box can be made. Report each missing layer that is accepted.
+        """
         session = await self.sandbox.open(session_id=new_id())
         await session.close()
         for layer, why in (await self.sandbox.layers()).items():
@@ -76,37 +83,46 @@ class ProcessBackend:
                 self._surface.say(f"warning: the process sandbox does without {layer}: {why}")
 
     async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
-        """Open a box with the files of the run's session, or of its last recorded program."""
+        """Open a box with the files of the run's session, or of its last recorded program.
+
+        Raise `UsageError` for bad network grants, and `StoreError` if the files cannot be restored.
+        """
         from tallystick.sandbox.process.programs import open_process
 
         network = network_of(started.grants)
         return await open_process(self.sandbox, started, history, files, network=network)
 
     async def close(self) -> None:
-        """Close the sandbox that was made here. Closing twice is harmless."""
+        """Close the sandbox that this backend made. Closing twice is harmless."""
         made, self._made = self._made, None
         if made is not None:
             await made.close()
 
 
 def make(surface: Surface, given: ProcessSandbox | None = None) -> Backend:
-    """Return the process sandbox as a backend."""
+    """Return a backend that uses the sandbox `given`, or else one that it makes.
+
+    Raise `UsageError` if `surface.accept_without` names a layer that cannot be left out.
+    """
     return ProcessBackend(surface, given)
 
 
-# What of the network native programs are granted: `net:HOST`, `net:HOST:PORT`, and no more.
+# The network grants of native programs: `net:HOST` or `net:HOST:PORT`, and nothing else.
 #
-# `net:private:HOST:PORT` may be at an address that is not public, `net:none` says that nothing is
-# granted. Grants that contradict each other are refused by name.
+# A host of `net:private:HOST:PORT` may have an address that is not public. `net:none` grants
+# nothing. Grants that contradict each other are refused, and the error names them.
 
 
-# Where a host is asked without a port.
+# The ports of a grant that names none.
 _PORTS = (80, 443)
 _PRIVATE = "private:"
 
 
 def network_of(grants: Sequence[str]) -> NetworkGrant | None:
-    """Return what may be reached under these grants; None if nothing may."""
+    """Return what programs may reach under these grants, None if nothing.
+
+    Raise `UsageError` for grants that are malformed or contradict each other.
+    """
     given = list(dict.fromkeys(each for each in grants if each.startswith(NET)))
     if NO_NETWORK in given:
         if len(given) > 1:
@@ -123,14 +139,14 @@ def network_of(grants: Sequence[str]) -> NetworkGrant | None:
         raise UsageError(f"{public[place]}, {private[place]}: contradictory grants")
     if not given:
         return None
-    # Most runs have none: it takes a while to import.
+    # Imported here and not above: it takes a while, and most runs have no network.
     from tallystick.sandbox.process.proxy import NetworkGrant
 
     return NetworkGrant(allow=frozenset(public) | frozenset(private), private=frozenset(private))
 
 
 def _places(named: str, grant: str) -> list[str]:
-    """Return the hosts with ports that a grant names."""
+    """Return the `host:port` entries that a grant names. Raise `UsageError` if it is malformed."""
     host, colon, port = named.rpartition(":")
     if not colon:
         host = named

@@ -1,7 +1,7 @@
-"""Files of native programs: listed and read inside their box, packed as bytes, laid out again.
+"""Keep the files of native programs: list them in their box, pack them as bytes, restore them.
 
-What comes back is the word of whatever runs there: it is read as such, within bounds, and becomes
-files again only in a box.
+What a box sends may come from a hostile program. So it is parsed with limits, and it becomes files
+again only for a box.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from tallystick.sandbox.process.session import ProcessSession
 
 
-# The working directory of native programs as bytes, and laid out again as files.
+# The working directory of native programs: encode it as bytes, and write it as files again.
 #
 #     16 bytes  magic
 #      4 bytes  length of the header, big-endian
 #      header   canonical JSON: every entry, the shell's directory and variables, what was left out
 #      the rest the contents that the header names, one after another
 #
-# An archive says the whole of a directory, and has those contents that no earlier one of its run
-# has. So a run grows by what its programs change, and any of its states can be put back.
+# An archive lists the whole directory, but contains only contents that no earlier archive of its
+# run has. So a run grows only by what its programs change, and each of its states can be restored.
 #
-# Rule: hostile until parsed, and what is laid out too. Lengths and digests are checked, a path
-# stays below the directory, and nothing is written through a link.
+# Rule: an archive is hostile until parsed, and while it is written as files. Lengths and digests
+# are checked, a path stays below the directory, and nothing is written through a link.
 
 
 _MAGIC = b"tally files 1\r\n\0"
 _PREFIX = struct.Struct(f">{len(_MAGIC)}sI")
 _HEADER_BYTES_MAX = 64 << 20
-# How much of a working directory is kept, and how many entries.
+# The most that is kept of a working directory: bytes of contents, and entries.
 KEPT_BYTES_MAX = 32 << 20
 ENTRIES_MAX = 20_000
 _MODE = 0o777
@@ -57,9 +57,11 @@ class KeptEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class FilesState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A working directory, and where the shell stands. `left_out` are paths that are not in it.
+    """A working directory, with the directory and the exported variables of the shell.
 
-    Only the one that a session is left with has variables.
+    `where` is None for the working directory itself. `left_out` has up to 20 paths, and `$NAME` of
+    variables, that were not kept; `left_out_of` is the number of all of them. Only the state that a
+    run leaves to its session has Python variables.
     """
 
     entries: tuple[KeptEntry, ...] = ()
@@ -73,7 +75,7 @@ class FilesState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def contents(self) -> set[str]:
-        """The digests of what its files hold."""
+        """The digests of the contents of all files."""
         return {each.sha256 for each in self.entries if each.kind == "file"}
 
 
@@ -85,8 +87,11 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _decode = msgspec.json.Decoder(_Header).decode
 
 
-def packed(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
-    """An archive of a state, with these contents."""
+def pack_state(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
+    """Encode a state and these contents, by their digests, as an archive.
+
+    Raise `StoreError` if the header would take over 64 MiB.
+    """
     held = sorted(contents.items())
     listed = tuple((sha256, len(content)) for sha256, content in held)
     header = canonical(msgspec.to_builtins(_Header(state=state, contents=listed)))
@@ -95,8 +100,11 @@ def packed(state: FilesState, contents: Mapping[str, bytes]) -> bytes:
     return b"".join([_PREFIX.pack(_MAGIC, len(header)), header, *(content for _, content in held)])
 
 
-def unpacked(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
-    """What an archive says, and what it holds. Raises `StoreError` for what is none."""
+def unpack_state(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
+    """Decode an archive: its state, and the contents in it by their digests.
+
+    Raise `StoreError` if it is not an archive, or a content does not have its digest.
+    """
     if len(raw) < _PREFIX.size:
         raise StoreError("kept files: too short")
     magic, length = _PREFIX.unpack_from(raw)
@@ -112,17 +120,18 @@ def unpacked(raw: bytes) -> tuple[FilesState, dict[str, bytes]]:
         content = raw[place : place + size] if size >= 0 else b""
         place += size
         if digest(content) != sha256:
-            raise StoreError(f"kept files: the content {sha256[:12]} is not what it says")
+            raise StoreError(f"kept files: the content {sha256[:12]} does not have its digest")
         contents[sha256] = content
     if place != len(raw):
-        raise StoreError("kept files: something stands behind it")
+        raise StoreError("kept files: there are bytes after the last content")
     return header.state, contents
 
 
-class StatesKept:
-    """The states of a run in their order, each by the program that it stands after.
+class KeptStates:
+    """The states of a run in their order, each with the program after which it was kept.
 
-    Archives are read again where their contents are needed: all of a run's together may be large.
+    Contents are not held in memory, because those of a whole run may be large. Archives are read
+    again when contents are needed.
     """
 
     def __init__(self) -> None:
@@ -130,13 +139,13 @@ class StatesKept:
         self._holding: list[tuple[set[str], Callable[[], bytes]]] = []
 
     def add(self, intent: int, load: Callable[[], bytes], raw: bytes | None = None) -> None:
-        """Add what was kept after a program; `load` gives its archive, which may be at hand."""
-        state, contents = unpacked(load() if raw is None else raw)
+        """Add the state after a program. `load` returns its archive, `raw` is that if at hand."""
+        state, contents = unpack_state(load() if raw is None else raw)
         self._states.append((intent, state))
         self._holding.append((set(contents), load))
 
     def forget_variables(self) -> None:
-        """A program has run since: they are not what they were."""
+        """Remove the Python variables of all states. Call it if a program has run since."""
         self._states = [
             (intent, msgspec.structs.replace(state, variables={}, imported={}))
             for intent, state in self._states
@@ -144,29 +153,37 @@ class StatesKept:
 
     @property
     def known(self) -> set[str]:
-        """The digests of all contents that are kept."""
+        """The digests of all contents in the archives."""
         return {sha256 for held, _ in self._holding for sha256 in held}
 
     def after(self, intent: int) -> FilesState:
-        """The state after a program: the last that was kept by then."""
+        """Return the last state that was kept up to a program; an empty one if there is none."""
         found = [state for each, state in self._states if each <= intent]
         return found[-1] if found else FilesState()
 
     def contents(self, state: FilesState) -> dict[str, bytes]:
-        """What the files of a state hold. Raises `StoreError` if something is missing."""
+        """Return the contents of a state's files, by digest. Raise `StoreError` if one is missing.
+
+        Only archives that hold some of them are read.
+        """
         needed = state.contents
         found: dict[str, bytes] = {}
         for held, load in self._holding:
             if wanted := needed & held - found.keys():
-                _, contents = unpacked(load())
+                _, contents = unpack_state(load())
                 found.update((sha256, contents[sha256]) for sha256 in wanted)
         for sha256 in needed - found.keys():
             raise StoreError(f"kept files: the content {sha256[:12]} is missing")
         return found
 
 
-def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
-    """Make the files of a state in a directory of ours, which is made, or empty."""
+def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
+    """Write the files of a state to a directory of ours, which is made here or is empty.
+
+    Raise `StoreError` if a content is missing, a path is malformed, or a limit is passed. Raise
+    `OSError`, `OverflowError` or `ValueError` if an entry cannot be made so. Directories stay open
+    to their owner.
+    """
     if missing := state.contents - contents.keys():
         raise StoreError(f"kept files: the content {min(missing)[:12]} is missing")
     size = sum(len(contents[each.sha256]) for each in state.entries if each.kind == "file")
@@ -189,9 +206,9 @@ def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> N
             os.utime(place, ns=(each.mtime_ns, each.mtime_ns))
         elif each.kind == "link":
             if not each.target or b"\0" in each.target:
-                raise StoreError("kept files: a link to nothing")
+                raise StoreError("kept files: a link without a target")
             os.symlink(each.target, place)
-    # Last, and the innermost first: what is made in a directory changes it.
+    # Last, and the innermost first: a new entry changes the time of its directory.
     for each in reversed(directories):
         place = os.path.join(root, each.path)
         os.chmod(place, (each.mode & _MODE) | 0o700)
@@ -199,7 +216,7 @@ def lay_out(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> N
 
 
 def _check_paths(entries: Sequence[KeptEntry]) -> None:
-    """Every entry stands once, below the directory, in a directory that stands there too."""
+    """Raise `StoreError` unless each path occurs once, below the root, in a listed directory."""
     directories = {each.path for each in entries if each.kind == "directory"}
     seen: set[bytes] = set()
     for each in entries:
@@ -208,16 +225,18 @@ def _check_paths(entries: Sequence[KeptEntry]) -> None:
             raise StoreError(f"kept files: {each.path[:80]!r} is no path")
         parent = b"/".join(parts[:-1])
         if each.path in seen or (parent and parent not in directories):
-            raise StoreError(f"kept files: {each.path[:80]!r} has no place")
+            raise StoreError(
+                f"kept files: {each.path[:80]!r} occurs twice, or is in a directory that is missing"
+            )
         seen.add(each.path)
 
 
-# The files of a session as its box says them.
+# The files of a session as its box lists them.
 
 
-# Where programs and the shell begin.
+# The directory in which programs and the shell start.
 WORK = "/session/work"
-# Room for the directories of the host that it is laid out in.
+# Shorter than a path may be (4,096 bytes), because the directory of the host comes before it.
 _PATH_BYTES_MAX = 3_500
 _NAMED_MAX = 20
 _EXPORTED_BYTES_MAX = 64 << 10
@@ -229,8 +248,8 @@ _KINDS: dict[bytes, Literal["file", "directory", "link"]] = {
 }
 
 
-class Found(msgspec.Struct, frozen=True):
-    """One entry as the box says it."""
+class ListedEntry(msgspec.Struct, frozen=True):
+    """One entry of the working directory, as the box lists it."""
 
     path: bytes
     kind: Literal["file", "directory", "link"]
@@ -243,25 +262,28 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a working directory holds. `other` are paths of entries that cannot be kept.
+    """The entries of a working directory. `other` are the paths of those that cannot be kept.
 
-    `contents` are by path, of the files whose content was asked for and could be read.
+    `contents`, by path, are of the files whose content was wanted and could be read.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[ListedEntry, ...]
     other: tuple[bytes, ...]
     contents: dict[bytes, bytes] = {}
 
 
-def known_line(file: Found) -> bytes:
-    """Return what a box knows a file by whose content it need not send: not by its path."""
+def known_line(file: ListedEntry) -> bytes:
+    """Return the line by which a box recognizes a file whose content it need not send.
+
+    It has inode, times and size, and not the path, so a file in a renamed directory is recognized.
+    """
     return b"%d %d %d %d\n" % (file.inode, file.ctime_ns, file.mtime_ns, file.size)
 
 
-async def list_files(session: ProcessSession, known: Iterable[Found] = ()) -> Listing:
-    """Return what the working directory of a session holds now, with contents but those `known`.
+async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ()) -> Listing:
+    """List the working directory of a session, with the contents of all files but the `known`.
 
-    Raises `SandboxError` if the box does not say it, or says more than may be.
+    Raise `SandboxError` if the box does not answer, sends too much, or sends no listing.
     """
     raw = await session.list_files(
         b"".join(map(known_line, known)), bytes_max=KEPT_BYTES_MAX, path_bytes_max=_PATH_BYTES_MAX
@@ -273,31 +295,39 @@ async def list_files(session: ProcessSession, known: Iterable[Found] = ()) -> Li
 
 
 def _read_listing(raw: bytes) -> Listing:
-    """Read the listing that a box wrote. Raises `ValueError` for what is none."""
+    """Parse the listing that a box wrote. Raise `ValueError` if it is malformed.
+
+    Entries beyond the limits, and entries of other kinds, go to `other`.
+    """
     count, _, rest = raw.partition(b"\0")
-    # No more entries than bytes: what is said costs no more than what was sent.
+    # At most as many entries as bytes, so that a forged count cannot cost more than what was sent.
     fields = rest.split(b"\0", min(int(count), len(rest)) * _FIELDS)
     rows = [fields[at : at + _FIELDS] for at in range(0, len(fields) - 1, _FIELDS)]
     if len(fields) != int(count) * _FIELDS + 1:
         raise ValueError
-    found: list[Found] = []
+    found: list[ListedEntry] = []
     other: list[bytes] = []
     for path, kind, mode, mtime, ctime, inode, size, target in sorted(rows):
         entry = _KINDS.get(kind)
-        # What says so is a program's word: no size is less than nothing, no path too long to make.
+        # A program may have forged this: a size must not be negative, nor a path too long to make.
         unfit = int(size) < 0 or not 0 < len(path) <= _PATH_BYTES_MAX
         if entry is None or unfit or len(found) >= ENTRIES_MAX:
             other.append(path)
             continue
         found.append(
-            Found(path, entry, int(mode, 8), int(mtime), int(ctime), int(inode), int(size), target)
+            ListedEntry(
+                path, entry, int(mode, 8), int(mtime), int(ctime), int(inode), int(size), target
+            )
         )
     contents = _read_contents([row[0] for row in rows], fields[-1])
     return Listing(found=tuple(found), other=tuple(other), contents=contents)
 
 
 def _read_contents(paths: Sequence[bytes], raw: bytes) -> dict[bytes, bytes]:
-    """Read the contents behind the entries, each after its place and its length."""
+    """Parse the contents after the entries: each has the number of its entry and its length.
+
+    Raise `ValueError` if they are malformed.
+    """
     contents: dict[bytes, bytes] = {}
     at = 0
     while at < len(raw):
@@ -310,8 +340,11 @@ def _read_contents(paths: Sequence[bytes], raw: bytes) -> dict[bytes, bytes]:
     return contents
 
 
-def fitting(listing: Listing) -> tuple[list[Found], list[bytes]]:
-    """Which entries are kept, and the paths of those that do not fit. Small files come first."""
+def select_entries(listing: Listing) -> tuple[list[ListedEntry], list[bytes]]:
+    """Return the entries to keep, and the paths of the others; both are sorted by path.
+
+    Files are kept from the smallest on, up to 32 MiB in all.
+    """
     out = list(listing.other)
     kept = [each for each in listing.found if each.kind != "file"]
     room = KEPT_BYTES_MAX
@@ -326,14 +359,18 @@ def fitting(listing: Listing) -> tuple[list[Found], list[bytes]]:
 
 
 def state_of(
-    kept: Sequence[Found],
+    kept: Sequence[ListedEntry],
     out: Sequence[bytes],
     digests: Mapping[bytes, tuple[str, int]],
     *,
     where: str,
     exported: Mapping[str, str],
 ) -> FilesState:
-    """A state of these entries. A file without a digest could not be read, and is left out."""
+    """Return the state of these entries and of the shell.
+
+    `digests` gives, by path, the digest and the length of a file. A file without one could not be
+    read, and is left out. So are exported variables beyond 64 KiB.
+    """
     unread = [each.path for each in kept if each.kind == "file" and each.path not in digests]
     entries = tuple(
         KeptEntry(

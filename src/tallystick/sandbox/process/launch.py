@@ -1,4 +1,4 @@
-"""The host's side of the launcher: starts it, has it make boxes, and sees them to their end."""
+"""Start the launcher process, let it make boxes, and end them; the host's side of both."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ _START_SECONDS = 30.0
 _OPEN_SECONDS = 30.0
 _END_SECONDS = 5.0
 _SAID_CHARS_MAX = 2_000
-# All that the launcher, and with it every box, has of an environment.
+# The whole environment of the launcher, and so of every box.
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
 
 
 class Box:
-    """A box that runs: its keeper's connection, and the sign of its end."""
+    """A running box: the connection to its keeper, and a pipe that closes at its end.
+
+    `waiter` is the id of the process outside of the box that waits for its end.
+    """
 
     def __init__(self, keeper: socket.socket, life: int, waiter: int) -> None:
         self._keeper = keeper
@@ -39,19 +42,23 @@ class Box:
     def keeper(self) -> socket.socket:
         return self._keeper
 
-    def tell(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-        """Send the keeper a message. Raises `SandboxError` if it is gone."""
+    def send(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
+        """Send a message to the keeper. Raise `SandboxError` if the connection is closed."""
         try:
             messages.send(self._keeper, message, descriptors)
-        except messages.Torn as error:
+        except messages.ConnectionLost as error:
             raise SandboxError(f"the box is gone: {error}") from None
 
-    def hear(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
-        """The next message that has one of these keys; others came too late to matter."""
+    def receive(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
+        """Return the next message with one of these keys, and its descriptors.
+
+        Other messages are dropped: they are late answers. Raise `SandboxError` if the connection is
+        closed, or if the message reports that the box could not be made.
+        """
         while True:
             try:
                 message, descriptors = messages.receive(self._keeper)
-            except messages.Torn as error:
+            except messages.ConnectionLost as error:
                 raise SandboxError(f"the box is gone: {error}") from None
             if "problem" in message:
                 raise SandboxError(f"the box could not be made: {message['problem']}")
@@ -61,16 +68,20 @@ class Box:
 
     @property
     def ended(self) -> bool:
-        """Whether everything in the box is over."""
+        """True if every process in the box has ended."""
         return self._closed or _readable(self._life, 0.0)
 
     def close(self) -> None:
-        """End everything in the box, and wait until it is over. Closing twice is harmless."""
+        """End every process in the box, and wait for their end. Closing twice is harmless.
+
+        The keeper has 5 s to end by itself; then its waiter is killed, and with it the box.
+        """
         if self._closed:
             return
         self._keeper.close()
         if not _readable(self._life, _END_SECONDS):
-            # It does not listen any more. As long as `life` is open, this process is the one.
+            # The keeper does not react. While the waiter holds its end of `life` open, it is alive,
+            # so its process id cannot belong to another process.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.waiter, signal.SIGKILL)
             _readable(self._life, _END_SECONDS)
@@ -85,7 +96,7 @@ def _readable(descriptor: int, seconds: float) -> bool:
 
 
 class Launcher:
-    """One launcher process, started when it is first needed."""
+    """One launcher process, which starts when it is first needed. Use it from any thread."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,32 +106,40 @@ class Launcher:
         self._guard = threading.Lock()
 
     def start(self) -> Mapping[str, str | None]:
-        """Start it if it does not run. Returns each layer with None, or with what is wrong."""
+        """Start the launcher if it does not run. Return each layer with None, or why it is missing.
+
+        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
+        """
         with self._guard:
-            self._started()
+            self._connect()
             return self._found
 
     @property
     def root(self) -> bool:
-        """Whether the launcher runs as root. Known once it was started."""
+        """True if the launcher runs as root; False until it was started."""
         return self._root
 
     @property
     def pid(self) -> int | None:
+        """The process id of the launcher, None if it was not started."""
         return None if self._process is None else self._process.pid
 
     def open(self, order: Mapping[str, Any]) -> Box:
-        """Make a box. Returns when its keeper has said that it is ready."""
+        """Make a box, and return it when its keeper is ready. Raise `SandboxError` if that fails.
+
+        `order` is a message of `settings.order_of`. Start the launcher if it does not run; raise
+        what `start` raises.
+        """
         ours, theirs = messages.pair()
         life, alive = os.pipe2(os.O_CLOEXEC)
         try:
             with self._guard:
-                connection = self._started()
+                connection = self._connect()
                 try:
                     messages.send(connection, order, [theirs.fileno(), alive])
                     answer, _ = messages.receive(connection)
-                except messages.Torn as error:
-                    self._ended()
+                except messages.ConnectionLost as error:
+                    self._stop()
                     raise SandboxError(f"the launcher is gone: {error}") from None
         except BaseException:
             ours.close()
@@ -134,21 +153,22 @@ class Launcher:
             if answer["problem"] is not None:
                 raise SandboxError(f"the box could not be made: {answer['problem']}")
             ours.settimeout(_OPEN_SECONDS)
-            box.hear("ready")
+            box.receive("ready")
         except BaseException:
             box.close()
             raise
         return box
 
     def close(self) -> None:
-        """End the launcher and with it every box. Closing twice is harmless."""
+        """End the launcher, and with it every box. Closing twice is harmless."""
         with self._guard:
-            self._ended()
+            self._stop()
 
-    def _started(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
+        """Return the connection to the launcher; start it if it does not run."""
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
-        self._ended()
+        self._stop()
         if sys.platform != "linux":
             raise NotSupported(backend="process", operation=f"{sys.platform}: it needs Linux")
         ours, theirs = messages.pair()
@@ -170,20 +190,22 @@ class Launcher:
         self._socket = ours
         try:
             hello, _ = messages.receive(ours)
-        except messages.Torn as error:
-            said = self._said()
-            self._ended()
+        except messages.ConnectionLost as error:
+            said = self._read_stderr()
+            self._stop()
             raise SandboxError(f"the launcher did not start: {said or error}") from None
         self._found, self._root = hello["found"], hello["root"]
         return ours
 
-    def _said(self) -> str:
+    def _read_stderr(self) -> str:
+        """Kill a launcher that did not start, and return the end of its stderr."""
         assert self._process is not None
         assert self._process.stderr is not None
         self._process.kill()
         return self._process.stderr.read().decode("utf-8", "replace")[-_SAID_CHARS_MAX:].strip()
 
-    def _ended(self) -> None:
+    def _stop(self) -> None:
+        """End the launcher, if it runs. It ends when its connection closes; after 5 s, kill it."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

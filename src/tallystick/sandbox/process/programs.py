@@ -1,10 +1,10 @@
-"""Native programs of a run: their session begun or resumed, what they leave kept and put back.
+"""Run the native programs of a run: open or resume their session, keep and restore its state.
 
-Rule 1: before each program its session's state is kept inside the box. A program that is ended from
-outside is undone by that: files, variables, the shell's state.
-Rule 2: after each program, what it changed of the files and of the shell is kept outside, with the
-end of the program, so that another process can go on from there. Python's variables cannot be.
-Rule 3: a box that is lost is replaced by one with the files that were kept last.
+Rule 1: before each program, the state of the session is saved inside the box. If the program is
+stopped from outside, that state is restored: files, variables, and the state of the shell.
+Rule 2: after each program, its changes of files and of the shell are stored outside, with the end
+of the program. So another process can resume from there. Python's variables are not stored.
+Rule 3: a box that is lost is replaced by one with the files that were stored last.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from tallystick.sandbox.port import (
 from tallystick.sandbox.process.files import (
     WORK,
     FilesState,
-    Found,
-    StatesKept,
-    fitting,
+    KeptStates,
+    ListedEntry,
     known_line,
-    lay_out,
     list_files,
-    packed,
+    pack_state,
+    select_entries,
     state_of,
+    write_files,
 )
 from tallystick.sandbox.snapshot import (
     SESSION_NAMES_CHARS_MAX,
@@ -80,26 +80,27 @@ if TYPE_CHECKING:
     from tallystick.sandbox.process.session import ProcessSession, Saved
 
 
-# The session that the native programs of one run have: what they leave is kept, and put back.
+# The session of the native programs of one run.
 
 
 OnAttempt = Callable[[NetworkAttempted], None]
-# What a run of native programs records of its sandbox.
+# The name of the guest that a run of native programs records.
 GUEST = "process"
 _PYTHON = f"cpython-{platform.python_version()}"
 _FOLDER = "native"
-# Of the state inside the box that a program can be undone by.
+# The name of the snapshot inside the box that undoes a program.
 _BEFORE = "tally.before"
-# For all of what is looked at after a program, however many files it says it has.
+# The time limit for reading the files after a program; a program decides how many there are.
 _KEEPING_SECONDS = 60.0
-# Longer than a tick of the slowest usual kernel (100 a second), twice.
+# Two ticks of the slowest usual kernel, which has 100 a second.
 _CLOCK_STEP_NS = 20_000_000
 
 
 class ProcessPrograms:
-    """Runs the programs of one run. `begins_after` is the program whose state it begins with.
+    """Run the native programs of one run in one box.
 
-    `marks` are the snapshots that programs of earlier processes took, by the program that did.
+    The box starts with the state in `states` after the program `begins_after`. `marks` gives, for
+    each snapshot that a program took in an earlier process, its name and the intent of the program.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class ProcessPrograms:
         seed: int,
         files: Keeper,
         network: NetworkGrant | None = None,
-        states: StatesKept | None = None,
+        states: KeptStates | None = None,
         begins_after: int = 0,
         marks: Mapping[str, int] | None = None,
     ) -> None:
@@ -119,7 +120,7 @@ class ProcessPrograms:
         self._seed = seed
         self._files = files
         self._network = network
-        self._states = StatesKept() if states is None else states
+        self._states = KeptStates() if states is None else states
         self._state = self._states.after(begins_after)
         self._given = self._state
         self._state = self._begun = msgspec.structs.replace(self._state, variables={}, imported={})
@@ -128,10 +129,10 @@ class ProcessPrograms:
         self._box: ProcessSession | None = None
         self._folder: PrivateFolder | None = None
         self._has_before = False
-        # The files whose contents are known, by what the box knows them by, with digest and length.
-        self._seen: dict[bytes, tuple[Found, tuple[str, int]]] = {}
+        # The files whose content is known, by their `known_line`, each with digest and length.
+        self._seen: dict[bytes, tuple[ListedEntry, tuple[str, int]]] = {}
         self._program = 0
-        self._on_attempt: OnAttempt = _nobody
+        self._on_attempt: OnAttempt = _refuse_attempt
 
     @property
     def identity(self) -> Identity:
@@ -139,7 +140,7 @@ class ProcessPrograms:
 
     @property
     def repeatable(self) -> bool:
-        """False: what a program did to files and the network cannot be done again."""
+        """False: the effects of a program on files and network cannot be repeated."""
         return False
 
     @property
@@ -147,19 +148,29 @@ class ProcessPrograms:
         return self._session_id
 
     async def open(self) -> None:
-        """Make the box, with the files that it begins with, and the variables of its session."""
-        await self._opened(self._given)
+        """Open the box, with its first files and the Python variables of its session.
+
+        Raise `StoreError` if these cannot be restored, and what `ProcessSandbox.open` raises.
+        """
+        await self._open_with(self._given)
 
     async def image(self) -> SessionImage | None:
-        """Return all files as they were kept last, with the variables; None if nothing changed."""
+        """Return all files as stored last, with the current variables; None if nothing changed.
+
+        That is if no program ran and the state is the first one. Raise `SandboxError` or
+        `StoreError` if they cannot be read.
+        """
         if self._program == 0 and self._state == self._begun:
             return None
-        saved = await self._saved()
+        saved = await self._save_variables()
         raw = await asyncio.to_thread(self._archive, saved)
         return SessionImage(image=raw, names=_names_of(saved))
 
-    async def _saved(self) -> Saved:
-        """Return the variables that the interpreter has now, and those that cannot be kept."""
+    async def _save_variables(self) -> Saved:
+        """Return the current variables of the interpreter, and those that cannot be kept.
+
+        The session can save itself only to a directory, so one is made for that, and removed.
+        """
         folder = await asyncio.to_thread(PrivateFolder, _FOLDER)
         try:
             return await self._open_box().save(folder.path / "saved")
@@ -167,12 +178,12 @@ class ProcessPrograms:
             await asyncio.to_thread(folder.remove)
 
     def _archive(self, saved: Saved) -> bytes:
-        """Pack all of the state that was kept last, by itself, with variables."""
+        """Encode the state that was stored last, with all its contents and these variables."""
         state = msgspec.structs.replace(self._state, variables=saved.kept, imported=saved.imported)
-        return packed(state, self._states.contents(self._state))
+        return pack_state(state, self._states.contents(self._state))
 
     async def close(self) -> None:
-        """End everything in the box. Closing twice is harmless."""
+        """End every process in the box, and remove its files. Closing twice is harmless."""
         box, self._box = self._box, None
         folder, self._folder = self._folder, None
         if box is not None:
@@ -183,7 +194,11 @@ class ProcessPrograms:
     # -- programs ------------------------------------------------------------------------------
 
     async def restore(self, history: History) -> int:
-        """Return the last program: all are served, and the box began with the files of the last."""
+        """Return the intent of the last recorded program, 0 if there is none.
+
+        Nothing is loaded here: recorded programs are served from their records, and the box was
+        opened with the files after the last of them.
+        """
         return max(history.programs, default=0)
 
     async def execute(
@@ -195,12 +210,17 @@ class ProcessPrograms:
         host: Host,
         attempted: OnAttempt,
     ) -> ExecutionResult:
-        """Run a program of any kind. `attempted` hears of what it tries to reach."""
+        """Run a program: Python, bash, or one that takes or restores a snapshot.
+
+        `attempted` is called for each connection that it tries. If the program is stopped from
+        outside, its changes are undone, and the error says so. A program that cannot be started, as
+        a command with a NUL, is a result too. Raise `SandboxError` if the sandbox fails.
+        """
         self._program, self._on_attempt = program.intent, attempted
         if program.kind == "snapshot":
-            return await self._told(self._snapshot(source.strip()))
+            return await self._command_result(self._snapshot(source.strip()))
         if program.kind == "rollback":
-            return await self._told(self._rollback(source.strip()))
+            return await self._command_result(self._rollback(source.strip()))
         await self._keep_before()
         box = self._open_box()
         try:
@@ -209,21 +229,22 @@ class ProcessPrograms:
             else:
                 result = await box.execute(source, context=context, host=host)
         except UsageError as error:
-            # It was not begun: there is something in it that nobody can run.
+            # The program was not started, because of what it contains.
             return ExecutionResult(
                 exit_code=2, error=ProgramError(kind="UsageError", message=str(error))
             )
         if result.stop != "finished":
-            return _said_too(result, await self._put_back())
+            return _with_note(result, await self._put_back())
         if result.metadata.get("namespace_lost"):
             lost = "[an earlier program had ended the interpreter: its variables were lost]"
             result = msgspec.structs.replace(result, stderr=f"{result.stderr}{lost}\n")
         return result
 
     async def _keep_before(self) -> None:
-        """Keep the state as it is, inside. Where that is refused, there is nothing to go back to.
+        """Save the state inside the box, in place of the last one, to undo the next program.
 
-        A process in the background that has a file open for writing is enough for that.
+        If the box refuses, the program cannot be undone. That happens, for example, if a background
+        process has a file open for writing.
         """
         box = self._open_box()
         if self._has_before:
@@ -234,7 +255,11 @@ class ProcessPrograms:
             self._has_before = True
 
     async def _put_back(self) -> str:
-        """Undo what a program did that was ended from outside. Says what it came to."""
+        """Undo the changes of a program that was stopped from outside; return what happened.
+
+        Without a saved state, the files stay as they are. If the box no longer works, open a new
+        one with the files that were stored last.
+        """
         if self._has_before:
             try:
                 await self._open_box().restore(_BEFORE)
@@ -242,12 +267,12 @@ class ProcessPrograms:
                 pass
             else:
                 return "its files were put back"
-        elif await self._alive():
+        elif await self._is_alive():
             return "its files stay as they are"
-        await self._opened(self._state)
+        await self._open_with(self._state)
         return "the machine was started again: variables are gone, files are as they were kept last"
 
-    async def _alive(self) -> bool:
+    async def _is_alive(self) -> bool:
         try:
             await list_files(self._open_box())
         except SandboxError:
@@ -256,7 +281,7 @@ class ProcessPrograms:
 
     # -- states by name ------------------------------------------------------------------------
 
-    async def _told(self, work: Awaitable[str]) -> ExecutionResult:
+    async def _command_result(self, work: Awaitable[str]) -> ExecutionResult:
         try:
             return ExecutionResult.success(f"{await work}\n")
         except (
@@ -289,20 +314,21 @@ class ProcessPrograms:
             known = [each.name for each in box.snapshots() if each.name != _BEFORE]
             there = ", ".join(sorted({*known, *self._marks})) or "none"
             raise SnapshotNotFound(name=f"{name} (there are: {there})")
-        # It was taken by an earlier process: its files are there, its variables are not.
-        await self._opened(self._states.after(self._marks[name]))
+        # An earlier process took it: its files are stored, its variables are not.
+        await self._open_with(self._states.after(self._marks[name]))
         return f"back at {name!r}: files are as they were, variables are gone"
 
     # -- keeping -------------------------------------------------------------------------------
 
     async def keep(self, finished: ProgramFinished, *, fuel_saved: int) -> FilesKept | None:
-        """Keep what a program left of files and of the shell; None if it is as it was.
+        """Store the files and the shell's state after a program; None if they have not changed.
 
-        `fuel_saved` is for what can be run again, and nothing here can.
+        If they cannot be read or stored, the record says why and has no archive. `fuel_saved` is
+        not used: it is for programs that can be run again.
         """
         try:
             async with asyncio.timeout(_KEEPING_SECONDS):
-                found = await self._found()
+                found = await self._read_state()
         except (SandboxError, TimeoutError) as error:
             return self._not_kept(finished, str(error) or "it took too long")
         state, contents = found
@@ -310,7 +336,7 @@ class ProcessPrograms:
             return None
         fresh = {sha256: raw for sha256, raw in contents.items() if sha256 not in self._known}
         try:
-            raw = packed(state, fresh)
+            raw = pack_state(state, fresh)
             ref = await asyncio.to_thread(
                 lambda: self._files.keep(
                     raw, media_type=SNAPSHOT_TYPE, label=f"files after program {finished.intent}"
@@ -331,12 +357,15 @@ class ProcessPrograms:
     def _not_kept(self, finished: ProgramFinished, why: str) -> FilesKept:
         return FilesKept(intent=finished.intent, turn=finished.turn, archive=None, problem=why)
 
-    async def _found(self) -> tuple[FilesState, dict[str, bytes]]:
-        """Return the state now, and the contents of what has changed since the last look."""
+    async def _read_state(self) -> tuple[FilesState, dict[str, bytes]]:
+        """Return the current state, and the contents of files that may have changed.
+
+        Raise `SandboxError` if the box does not list its files.
+        """
         box = self._open_box()
         looked_ns = time.time_ns()
         listing = await list_files(box, (file for file, _ in self._seen.values()))
-        kept, out = fitting(listing)
+        kept, out = select_entries(listing)
         contents: dict[str, bytes] = {}
         digests: dict[bytes, tuple[str, int]] = {}
         seen = {}
@@ -350,8 +379,8 @@ class ProcessPrograms:
                 contents[digests[each.path][0]] = content
             elif line in self._seen:
                 digests[each.path] = self._seen[line][1]
-            # The kernel stamps changes with a clock that stands still for some milliseconds: a file
-            # that changed a moment ago may change again and look the same.
+            # The kernel's clock for file times advances only every few milliseconds. So a file that
+            # changed a moment ago may change again and keep its times: read it again next time.
             if each.path in digests and each.ctime_ns < looked_ns - _CLOCK_STEP_NS:
                 seen[line] = each, digests[each.path]
         self._seen = seen
@@ -365,8 +394,11 @@ class ProcessPrograms:
         assert self._box is not None, "the session is open"
         return self._box
 
-    async def _opened(self, state: FilesState) -> None:
-        """Make a box with the files of a state, and put the shell where it stood."""
+    async def _open_with(self, state: FilesState) -> None:
+        """Replace the box by a new one with the files, variables and shell of a state.
+
+        Raise `StoreError` if the files cannot be written.
+        """
         await self.close()
         files = saved = None
         if state.entries or state.variables or state.imported:
@@ -374,35 +406,38 @@ class ProcessPrograms:
             contents = await asyncio.to_thread(self._states.contents, state)
             files = self._folder.path / "files"
             try:
-                await asyncio.to_thread(lay_out, state, contents, files)
+                await asyncio.to_thread(write_files, state, contents, files)
             except (OSError, OverflowError, ValueError) as error:
-                raise StoreError(f"kept files: they cannot be laid out: {error}") from error
+                raise StoreError(f"kept files: they cannot be written: {error}") from error
         if self._folder is not None and (state.variables or state.imported):
             saved = self._folder.path / "saved"
-            await asyncio.to_thread(_lay_variables, state, saved)
+            await asyncio.to_thread(_write_variables, state, saved)
         self._box = await self._sandbox.open(
             session_id=self._session_id,
             seed=self._seed,
             files=files,
             network=self._network,
-            record=self._attempted,
+            record=self._record_attempt,
             saved=saved,
         )
         self._has_before, self._seen = False, {}
-        await self._shell_to(state)
+        await self._restore_shell(state)
 
-    async def _shell_to(self, state: FilesState) -> None:
+    async def _restore_shell(self, state: FilesState) -> None:
+        """Set the shell's directory and its exported variables, by a command of our own."""
         where = os.fsdecode(state.where) if state.where is not None else WORK
         exported = [(os.fsdecode(name), os.fsdecode(value)) for name, value in state.exported]
-        lines = [f"export {name}={_quoted(value)}" for name, value in exported if _plain(name)]
+        lines = [
+            f"export {name}={_quote(value)}" for name, value in exported if _is_variable_name(name)
+        ]
         if where != WORK:
-            # It may have been outside of what is kept.
-            lines.append(f"cd -- {_quoted(where)} 2>/dev/null || cd {WORK}")
+            # The directory may be missing, because only the working directory is kept.
+            lines.append(f"cd -- {_quote(where)} 2>/dev/null || cd {WORK}")
         if lines:
             context = ExecutionContext(session_id=self._session_id)
             await self._open_box().command("\n".join(lines), context=context, host=HostTable())
 
-    def _attempted(self, attempt: Attempt) -> None:
+    def _record_attempt(self, attempt: Attempt) -> None:
         self._on_attempt(
             NetworkAttempted(
                 program=self._program,
@@ -419,8 +454,11 @@ class ProcessPrograms:
 _: type[Programs] = ProcessPrograms
 
 
-def _lay_variables(state: FilesState, folder: Path) -> None:
-    """What a box takes variables from. Its files are there already."""
+def _write_variables(state: FilesState, folder: Path) -> None:
+    """Write variables as a saved session without files, which a new box can load.
+
+    Its files come another way: they are the first files of the box.
+    """
     import tarfile
 
     from tallystick.sandbox.process.session import Saved
@@ -431,25 +469,25 @@ def _lay_variables(state: FilesState, folder: Path) -> None:
     (folder / "session.json").write_bytes(msgspec.json.encode(saved))
 
 
-def _quoted(text: str) -> str:
-    """A text for a shell, byte by byte: it may be none."""
+def _quote(text: str) -> str:
+    """Quote a text for bash, byte by byte, because it may not be valid UTF-8."""
     return "$'" + "".join(f"\\x{each:02x}" for each in os.fsencode(text)) + "'"
 
 
-def _plain(name: str) -> bool:
-    """Whether a shell can be given a variable of this name."""
+def _is_variable_name(name: str) -> bool:
+    """Return True if a shell can export a variable of this name."""
     return name.isascii() and name.isidentifier()
 
 
-def _said_too(result: ExecutionResult, what: str) -> ExecutionResult:
-    """A result whose failure says what became of the files."""
+def _with_note(result: ExecutionResult, what: str) -> ExecutionResult:
+    """Return the result of a stopped program, with what happened to its files in the error."""
     error = result.error or ProgramError(kind="Stopped", message=result.stop)
-    told = msgspec.structs.replace(error, message=f"{error.message}; {what}")
-    return msgspec.structs.replace(result, error=told)
+    noted = msgspec.structs.replace(error, message=f"{error.message}; {what}")
+    return msgspec.structs.replace(result, error=noted)
 
 
-def _nobody(attempt: NetworkAttempted) -> None:
-    raise TallystickError("nobody writes down what is reached for")
+def _refuse_attempt(attempt: NetworkAttempted) -> None:
+    raise TallystickError("a connection was tried before the first program, so it is not allowed")
 
 
 def _names_of(saved: Saved) -> str:
@@ -458,11 +496,11 @@ def _names_of(saved: Saved) -> str:
     return f"{kept or 'no variables'}; not kept: {refused}" if refused else kept
 
 
-# The programs of a run that begins, and of one that is resumed from what is recorded.
+# Open the programs of a run, new or resumed.
 
 
 def identity_of(sandbox: ProcessSandbox) -> Identity:
-    """Return what a run records of its sandbox: which Python, and which layers it may lack."""
+    """Return the identity that a run records: the Python version, and layers accepted to miss."""
     without = ", ".join(sorted(sandbox.settings.accept_without))
     engine = f"{_PYTHON} without {without}" if without else _PYTHON
     return Identity(backend=sandbox.name, guest=GUEST, engine=engine)
@@ -476,8 +514,12 @@ async def open_process(
     *,
     network: NetworkGrant | None = None,
 ) -> ProcessPrograms:
-    """Open a box with the files of the run's session, or of the last program recorded."""
-    states = StatesKept()
+    """Open a box with the files of the run's session, or of the last recorded program.
+
+    Python variables come back only if the run has no recorded program. Raise `StoreError` if an
+    archive cannot be read, and what `ProcessSandbox.open` raises.
+    """
+    states = KeptStates()
     image = None if started.session is None else started.session.image
     kept = [(intent, each.archive) for intent, each in sorted(history.files.items())]
     for intent, ref in [(0, image), *kept]:
@@ -514,7 +556,10 @@ def _loader(files: Keeper, ref: AttachmentRef) -> Callable[[], bytes]:
 
 
 def _marks(records: Sequence[Record]) -> dict[str, int]:
-    """The snapshots that programs took, by name: each as the program that did."""
+    """Return the snapshots that recorded programs took: each name with the program's intent.
+
+    The name is in the reply of the model, so the reply is parsed again.
+    """
     ended = {each.intent: each for each in records if isinstance(each, ProgramFinished)}
     marks: dict[str, int] = {}
     commands: tuple[object, ...] = ()

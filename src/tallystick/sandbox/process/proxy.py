@@ -1,12 +1,12 @@
-"""The way out of a box, if one is granted: a proxy that connects to named public hosts.
+"""The HTTP proxy through which a box reaches the hosts that are granted to it, and no others.
 
-It listens on a socket that was made inside the box's own network, where there is nothing else to
-reach. A name is resolved once; the connection goes to the very address that was looked at. What is
-not a public address is refused, whatever its name, unless that host and port were named for it.
-Every attempt is told to `record`, with why it was refused.
+It listens on a socket that was made inside the box's own network, where nothing else can be
+reached. A name is resolved once, and the connection goes to the address that was checked. An
+address that is not public is refused, unless its host and port were granted as private. Each
+attempt is passed to `record`, with the reason if it was refused.
 
-Rule: whatever arrives here is a program's. A request has one spelling and at most 16 KiB of head;
-one request goes over a connection, so that a second cannot name another host.
+Rule: everything that arrives here comes from a program. A request has one spelling and at most 16
+KiB of head. A connection carries one request, so that a second cannot name another host.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ import msgspec
 from tallystick.core.errors import TallystickError, UsageError
 from tallystick.sandbox.http_head import MalformedHead, RequestHead, read_request_head
 
-# Which addresses are public: what a box may be let to, whatever name leads there.
+# Public addresses: the only ones that a box may reach, unless a private host is granted.
 
 
-# Ways to write an IPv4 address as an IPv6 one: what counts is where they lead.
+# IPv6 networks that translate to IPv4 addresses, or were once local. All of them are refused, since
+# such an address may lead to one that is not public.
 _TRANSLATED = [
     ipaddress.IPv6Network(each)
     for each in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96", "fec0::/10")
@@ -37,9 +38,12 @@ _TRANSLATED = [
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the open network: not private, local, reserved or for many."""
+    """Return True if an IP address is public: not private, local, reserved or multicast.
+
+    Return False for anything that is not an address.
+    """
     try:
-        # A scope is a name of an interface: link-local by what it is.
+        # An address with a scope names an interface, so it is local; it is refused below.
         found = ipaddress.ip_address(address)
     except ValueError:
         return False
@@ -57,7 +61,7 @@ def is_public(address: str) -> bool:
     )
 
 
-# The head of a request to the proxy: where it leads.
+# The head of a request to the proxy.
 
 
 _BYTES_MAX = 16_384
@@ -70,12 +74,15 @@ _BODY_BYTES_MAX = 1 << 40
 
 
 class BadRequest(Exception):
-    """The request is not one that the proxy takes."""
+    """The request is not one that the proxy accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Where a request goes, and what is sent there in its place."""
+    """The target of a request, and the head to send there in place of the program's own.
+
+    For CONNECT nothing is sent. `body_bytes` is the length of the body that may follow.
+    """
 
     method: str
     host: str
@@ -85,7 +92,10 @@ class Head:
 
 
 def read_head(client: socket.socket) -> tuple[Head, bytes]:
-    """Read the head of a request. Returns it and what came after it."""
+    """Read the head of a request. Return it and the bytes that came after it.
+
+    Raise `BadRequest` if it is malformed, longer than 16 KiB, or does not arrive.
+    """
     data = b""
     while b"\r\n\r\n" not in data:
         if len(data) > _BYTES_MAX:
@@ -104,7 +114,11 @@ def read_head(client: socket.socket) -> tuple[Head, bytes]:
 
 
 def parse_head(head: bytes) -> Head:
-    """Read a head: a CONNECT, or a request for a whole http URL."""
+    """Parse a head: a CONNECT, or a request for a whole http URL. Raise `BadRequest` otherwise.
+
+    The forwarded head names the host again and closes the connection. Headers of the connection and
+    of the proxy are left out.
+    """
     try:
         request = read_request_head(head)
     except MalformedHead as error:
@@ -147,7 +161,10 @@ def _body_bytes(request: RequestHead) -> int:
 
 
 def _authority(text: str, port: int | None) -> tuple[str, int]:
-    """Host and port of `host:port`. A name is in small letters and without a last dot."""
+    """Return the host and port of `host:port`; `port` is the default, None if there is none.
+
+    The name is in lower case and without a final dot. Raise `BadRequest` if it is malformed.
+    """
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         raise BadRequest("the host is malformed")
@@ -168,12 +185,12 @@ def _authority(text: str, port: int | None) -> tuple[str, int]:
     return host, number
 
 
-# The way out of a box, if one is granted: a proxy that connects to named hosts and writes it down.
+# The proxy: connect to granted hosts, and record each attempt.
 
 
 PROXY_PORT = 3_128
 _CONNECT_SECONDS = 10.0
-# Each is written down. A session that asks more often is answered no more.
+# Each attempt is recorded, so their number is limited. Beyond it, requests get no answer.
 _ATTEMPTS_MAX = 10_000
 _IDLE_SECONDS = 120.0
 _POLL_SECONDS = 0.2
@@ -184,15 +201,16 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 
 def resolve_name(host: str, port: int) -> Sequence[str]:
-    """The addresses of a name, as the system gives them."""
+    """Return the addresses of a name from the system's resolver. Raise `OSError` if it fails."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[4][0]) for address in found]
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt to reach something, told before it is made.
+    """One attempt to reach a host, recorded before a connection is made.
 
-    `outcome` is allowed or refused. One that was allowed and then failed is told a second time.
+    `outcome` is "allowed" or "refused". If an allowed one then fails, it is recorded a second time,
+    as "failed". `address` is the one to connect to, None if refused.
     """
 
     host: str
@@ -204,10 +222,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be reached: `host:port`, or `*.domain:port` for every host below a domain.
+    """The hosts that may be reached: `host:port`, or `*.domain:port` for all hosts below a domain.
 
-    `private` are those of them that may be at an address which is not public: for tests, and for
-    services of one's own.
+    Those in `private` may have an address that is not public: for tests, and for services of your
+    own. Raises `UsageError` for an entry that is malformed, or private but not allowed.
     """
 
     allow: frozenset[str]
@@ -226,11 +244,13 @@ class NetworkGrant(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("network: what is private must also be among what is allowed")
 
     def allows(self, host: str, port: int) -> bool:
+        """Return True if the host is named with this port, or is below a domain that is."""
         parts = host.split(".")
         below = {f"*.{'.'.join(parts[at:])}:{port}" for at in range(1, len(parts))}
         return bool(self.allow & {f"{host}:{port}", *below})
 
     def allows_private(self, host: str, port: int) -> bool:
+        """Return True if this host and port may have an address that is not public."""
         return f"{host}:{port}" in self.private
 
 
@@ -242,7 +262,11 @@ class _Refused(Exception):
 
 
 class Proxy:
-    """Serves the connections of one box until it is closed."""
+    """A server of the connections of one box, in threads, until it is closed.
+
+    `record` is called in one of these threads, before a connection is made. If it raises, there is
+    no connection.
+    """
 
     def __init__(
         self,
@@ -259,16 +283,17 @@ class Proxy:
         self._closed = threading.Event()
         self._room = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._counting = threading.Lock()
-        self._told = 0
+        self._attempts = 0
         self._threads: set[threading.Thread] = set()
         self._main = threading.Thread(target=self._accept, name="tally-proxy", daemon=True)
 
     def start(self) -> None:
+        """Start to accept connections, in a thread."""
         self._listening.settimeout(_POLL_SECONDS)
         self._main.start()
 
     def close(self) -> None:
-        """End every connection and wait for the threads. Closing twice is harmless."""
+        """End every connection, and wait up to 10 s for each thread. Closing twice is harmless."""
         self._closed.set()
         for thread in (self._main, *list(self._threads)):
             thread.join(_CONNECT_SECONDS)
@@ -297,46 +322,55 @@ class Proxy:
                 client.settimeout(_CONNECT_SECONDS)
                 self._answer(client)
         except (OSError, TallystickError):
-            pass  # The program went away, or the run has ended; what was asked for is recorded.
+            # The program closed the connection, or the run has ended. The attempt is recorded, so
+            # nothing is lost.
+            pass
         finally:
             self._room.release()
             self._threads.discard(threading.current_thread())
 
     def _answer(self, client: socket.socket) -> None:
+        """Serve one request: record the attempt, then connect, or send the reason for a refusal."""
         try:
             head, rest = read_head(client)
         except BadRequest as error:
-            self._tell(Attempt(host="", port=0, method="", outcome="refused", why=str(error)))
-            _say(client, "400 Bad Request", str(error))
+            self._record_attempt(
+                Attempt(host="", port=0, method="", outcome="refused", why=str(error))
+            )
+            _send_refusal(client, "400 Bad Request", str(error))
             return
         asked = Attempt(host=head.host, port=head.port, method=head.method, outcome="refused")
         try:
-            address = self._checked(head)
+            address = self._address_of(head)
         except _Refused as error:
-            self._tell(msgspec.structs.replace(asked, why=error.why))
-            _say(client, error.status, error.why)
+            self._record_attempt(msgspec.structs.replace(asked, why=error.why))
+            _send_refusal(client, error.status, error.why)
             return
         allowed = msgspec.structs.replace(asked, outcome="allowed", address=address)
-        self._tell(allowed)
+        self._record_attempt(allowed)
         try:
             upstream = socket.create_connection((address, head.port), timeout=_CONNECT_SECONDS)
         except OSError as error:
             why = error.strerror or str(error)
-            self._tell(msgspec.structs.replace(allowed, outcome="failed", why=why))
-            _say(client, "502 Bad Gateway", why)
+            self._record_attempt(msgspec.structs.replace(allowed, outcome="failed", why=why))
+            _send_refusal(client, "502 Bad Gateway", why)
             return
         with upstream:
             self._pass_on(client, upstream, head, rest)
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _record_attempt(self, attempt: Attempt) -> None:
+        """Record an attempt. Raise `ConnectionRefusedError` after 10,000 of them."""
         with self._counting:
-            self._told += 1
-            if self._told > _ATTEMPTS_MAX:
+            self._attempts += 1
+            if self._attempts > _ATTEMPTS_MAX:
                 raise ConnectionRefusedError("too many attempts")
         self._record(attempt)
 
-    def _checked(self, head: Head) -> str:
-        """The one address to connect to. It is what was looked at, and not the name."""
+    def _address_of(self, head: Head) -> str:
+        """Return the address to connect to. Raise `_Refused` if the host may not be reached.
+
+        It is an address and not a name: a second resolution could give another, unchecked one.
+        """
         if not self._grant.allows(head.host, head.port):
             raise _Refused("403 Forbidden", "the host is not on the list")
         try:
@@ -346,7 +380,8 @@ class Proxy:
         if not addresses:
             raise _Refused("502 Bad Gateway", "the name has no address")
         if not self._grant.allows_private(head.host, head.port):
-            # One that is not public is enough: the next answer might begin with it.
+            # One address that is not public is enough to refuse: the resolver may put it first
+            # the next time.
             for address in addresses:
                 if not is_public(address):
                     raise _Refused("403 Forbidden", f"{address} is not a public address")
@@ -355,6 +390,7 @@ class Proxy:
     def _pass_on(
         self, client: socket.socket, upstream: socket.socket, head: Head, rest: bytes
     ) -> None:
+        """Start the request at its target, with the bytes that came after its head, and relay."""
         if head.method == "CONNECT":
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             upstream.sendall(rest)
@@ -365,7 +401,10 @@ class Proxy:
         self._relay(client, upstream, up_max=head.body_bytes - len(body))
 
     def _relay(self, client: socket.socket, upstream: socket.socket, *, up_max: int | None) -> None:
-        """Carry bytes both ways; of a plain request no more up than its body."""
+        """Relay bytes both ways, until the target or the proxy closes, or nothing comes for 120 s.
+
+        At most `up_max` bytes go up: the rest of a plain request's body. None is no limit.
+        """
         open_up = up_max is None or up_max > 0
         until = time.monotonic() + _IDLE_SECONDS
         while not self._closed.is_set() and time.monotonic() < until:
@@ -398,7 +437,7 @@ def _readable(sockets: Sequence[socket.socket]) -> list[socket.socket]:
     return [each for each in sockets if each.fileno() in found]
 
 
-def _say(client: socket.socket, status: str, why: str) -> None:
+def _send_refusal(client: socket.socket, status: str, why: str) -> None:
     body = f"{why}\n".encode()
     client.sendall(
         f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -1,8 +1,9 @@
-"""One program or command in its box, as the thread that runs it sees it, and its result.
+"""Run one program or command in its box, from a thread of the host, and make its result.
 
-It has the shape of an interpreter instance: callbacks for calls, output and ticks, and `invoke`,
-which goes on until the program has ended or a callback says that it must. What comes from the box
-is the program's word: lengths are bounded before anything is kept.
+`Program` and `Command` have the interface of a WASM instance: `invoke`, and callbacks for calls,
+output and ticks. `invoke` returns when the program has ended, and raises if a callback stops it.
+Everything from the box may come from a hostile program, so lengths are limited before anything is
+kept.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ from tallystick.sandbox.port import (
     ExecutionResult,
     ProgramCharge,
     ProgramError,
-    Said,
+    ProgramReport,
     Stop,
     metadata_of,
 )
 from tallystick.sandbox.process.inside import messages
 from tallystick.sandbox.process.launch import Box
 from tallystick.sandbox.wasm.engine import BadPointer
-from tallystick.sandbox.wasm.execution import Execution, describe
+from tallystick.sandbox.wasm.execution import Execution, stop_of
 from tallystick.sandbox.wasm.instance import Ended
 from tallystick.storage.clock import new_id
 
-# What came of a program or a command, as a result.
+# Turn the end of a program or a command into a result.
 
 
 _SIGNALLED = 128
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended."""
+    """The way in which a program or a command ended."""
 
     stop: Stop = "finished"
     error: ProgramError | None = None
@@ -54,36 +55,36 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, object] = {}
 
 
-def trap(message: str) -> Verdict:
-    """The verdict on what broke its own interpreter."""
+def trap_verdict(message: str) -> Verdict:
+    """Return the verdict on a program that broke its own interpreter."""
     error = ProgramError(kind=KINDS["trap"], message=message)
     return Verdict(stop="trap", error=error, exit_code=NOT_RUN)
 
 
-def too_much_memory(memory_bytes: int, *, traceback: str = "") -> Verdict:
-    """The verdict on what needed more memory than there was for it."""
+def memory_verdict(memory_bytes: int, *, traceback: str = "") -> Verdict:
+    """Return the verdict on a program or command that passed its memory limit, in bytes."""
     message = f"memory: more than {memory_bytes:,} bytes were needed"
     error = ProgramError(kind=KINDS["memory"], message=message, traceback=traceback)
     return Verdict(stop="memory", error=error, exit_code=NOT_RUN)
 
 
-def ended_from_outside(ended: BaseException) -> Verdict:
-    """The verdict on what did not end by itself."""
-    stop, message = describe(ended)
+def stop_verdict(ended: BaseException) -> Verdict:
+    """Return the verdict on a program or command that an exception stopped from outside."""
+    stop, message = stop_of(ended)
     error = ProgramError(kind=KINDS[stop], message=message)
     return Verdict(stop=stop, error=error, exit_code=NOT_RUN)
 
 
 def verdict_of_program(
-    said: Said | None, ended: BaseException | None, *, memory_bytes: int
+    said: ProgramReport | None, ended: BaseException | None, *, memory_bytes: int
 ) -> Verdict:
-    """How a Python program ended."""
+    """Return the verdict on a Python program, from its report or from what stopped it."""
     if ended is not None:
-        return ended_from_outside(ended)
+        return stop_verdict(ended)
     if said is None:
-        return trap("the program broke its own interpreter: it gave no result")
+        return trap_verdict("the program broke its own interpreter: it gave no result")
     if said.kind == "MemoryError" and not said.ok:
-        return too_much_memory(memory_bytes, traceback=said.traceback)
+        return memory_verdict(memory_bytes, traceback=said.traceback)
     metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
@@ -92,12 +93,12 @@ def verdict_of_program(
 
 
 def exit_code_of(status: int) -> int:
-    """An exit code as shells give it: 128 and the signal for what a signal ended."""
+    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process."""
     return status if status >= 0 else _SIGNALLED - status
 
 
-def how(status: int | None) -> str:
-    """Say how a process ended."""
+def describe_end(status: int | None) -> str:
+    """Describe how a process ended, in words. A status of None is unknown."""
     if status is None:
         return "it is gone"
     if status >= 0:
@@ -109,7 +110,7 @@ def how(status: int | None) -> str:
 
 
 def output_for(context: ExecutionContext, folder: Path | None, *, session_id: str) -> ProgramOutput:
-    """Where the streams of one execution go."""
+    """Return the streams of one execution. Without `folder`, long output is not kept."""
     stem = f"{session_id}-{new_id()}"
 
     def stream(suffix: str, keep: bool) -> OutputStream:
@@ -133,9 +134,12 @@ def result_of(
     *,
     context: ExecutionContext,
     took_ms: int,
-    told: Mapping[str, bool],
+    flags: Mapping[str, bool],
 ) -> ExecutionResult:
-    """Make the result."""
+    """Return the result of a program or a command that has ended, and close its streams.
+
+    Each name in `flags` that is True is set in the metadata. `took_ms` is the whole time.
+    """
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
     stdout = output.stdout.text(kept)
@@ -144,7 +148,7 @@ def result_of(
     stderr = output.stderr.text(kept)
     path = next((stream.path for stream in streams if stream.path is not None), None)
     metadata: dict[str, object] = {"backend": "process", **verdict.metadata}
-    metadata.update((name, True) for name, so in told.items() if so)
+    metadata.update((name, True) for name, so in flags.items() if so)
     if output.stderr.path is not None:
         metadata["stderr_file_path"] = str(output.stderr.path)
     return ExecutionResult(
@@ -172,7 +176,7 @@ def result_of(
 
 
 _TICK_MS = 10
-# Of answers that a program has not read. One answer may be longer than this.
+# The limit for answers that a program has not read yet. One answer alone may be longer.
 _UNREAD_BYTES_MAX = 64 * 1024 * 1024
 _READ_BYTES = 65_536
 _RESULT = 3
@@ -181,8 +185,8 @@ _STATE_BYTES_MAX = 1024 * 1024
 _STREAMS = (1, 2)
 
 
-class _Running(abc.ABC):
-    """What a program and a command have in common."""
+class _Invocation(abc.ABC):
+    """The common part of a program and a command: streams, callbacks, and the loop that polls."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
@@ -198,11 +202,15 @@ class _Running(abc.ABC):
         self.on_tick: Callable[[], str | None] = lambda: None
 
     def fuel_used(self) -> int:
-        """Native code is not counted."""
+        """Return 0, because the instructions of native code are not counted."""
         return 0
 
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
-        """Run to the end. Raises `Ended` if that came from outside or too early."""
+        """Run to the end. Raise `Ended` if a tick stops it, or if it ends without a result.
+
+        `on_tick` is called about every 10 ms, or more often. Exceptions of the callbacks are raised
+        as they are. `kind` and `fuel` are not used.
+        """
         with contextlib.ExitStack() as stack:
             self._begin(stack, payload)
             while not self._over:
@@ -218,10 +226,10 @@ class _Running(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
-        """Have it begun, with what it needs open for as long as the stack is."""
+        """Start the program. What it needs stays open until the stack is closed."""
 
     def _streams(self, stack: contextlib.ExitStack) -> list[int]:
-        """Pipes for both streams. Returns the ends that the program writes to."""
+        """Make a pipe for each stream. Return the ends that the program writes to."""
         writing = []
         for handle in _STREAMS:
             reading, theirs = os.pipe2(os.O_CLOEXEC)
@@ -252,9 +260,9 @@ class _Running(abc.ABC):
         return read
 
     def _drain(self) -> None:
-        """Take what was printed and not read yet: no more than a pipe holds.
+        """Read output that is still in the pipes, at most 64 KiB of each.
 
-        What has the pipe open after its program's end could write for ever.
+        Without that limit, a process that outlives its program could write for ever.
         """
         for descriptor, handle in self._outputs.items():
             left = _READ_BYTES
@@ -267,15 +275,19 @@ class _Running(abc.ABC):
 
 
 def _read(descriptor: int, count: int) -> bytes | None:
-    """What is there; nothing at the end; None if there is nothing yet."""
+    """Read what is there: b"" at the end, None if there is nothing yet."""
     try:
         return os.read(descriptor, count)
     except BlockingIOError:
         return None
 
 
-class Program(_Running):
-    """A Python program, with its frames."""
+class Program(_Invocation):
+    """A Python program, which exchanges frames with the host.
+
+    `lost` says that the variables of earlier programs were gone. `swept` says that processes had to
+    be ended to make room. Both are known once it has started.
+    """
 
     def __init__(
         self,
@@ -289,7 +301,7 @@ class Program(_Running):
     ) -> None:
         super().__init__(box)
         self._names = names
-        # Whether the namespace has them already; one that was lost has not.
+        # True if the namespace already has these names. A namespace that was lost does not.
         self._bound = bound
         self._order = {"do": "run", "memory_bytes": memory_bytes, "where": where, "seed": seed}
         self._channel: socket.socket | None = None
@@ -305,11 +317,11 @@ class Program(_Running):
         ours.setblocking(False)
         writing = self._streams(stack)
         try:
-            self._box.tell(self._order, [theirs.fileno(), *writing])
+            self._box.send(self._order, [theirs.fileno(), *writing])
         finally:
             theirs.close()
             messages.close_quietly(writing)
-        begun, _ = self._box.hear("begun")
+        begun, _ = self._box.receive("begun")
         if not begun["begun"]:
             raise Ended("it could not be started")
         self.lost, self.swept = begun["lost"], begun["swept"]
@@ -320,6 +332,7 @@ class Program(_Running):
         self._write(messages.RUN, payload)
 
     def _write(self, kind: int, body: bytes) -> None:
+        """Queue a frame, and send as much of the queue as the socket takes now."""
         self._outgoing += [memoryview(messages.HEAD.pack(kind, len(body)) + body)]
         self._flush()
 
@@ -339,6 +352,10 @@ class Program(_Running):
         self._poll.modify(self._channel, wanted)
 
     def _on_channel(self, event: int) -> None:
+        """Answer the frames that have arrived. Raise `Ended` if the connection is closed.
+
+        Raise `BadPointer` for a frame that breaks the rules, or for answers that are never read.
+        """
         assert self._channel is not None
         if event & select.POLLOUT:
             self._flush()
@@ -366,7 +383,10 @@ class Program(_Running):
                 raise BadPointer(f"it sent a frame of kind {kind}")
 
     def _frames(self) -> Iterator[tuple[int, bytes]]:
-        """Whole frames of what has come so far."""
+        """Yield the complete frames that have arrived. A request that is too long is skipped.
+
+        It is refused once all of it has arrived. Raise `BadPointer` for a result that is too long.
+        """
         while True:
             if self._skip:
                 gone = min(self._skip, len(self._incoming))
@@ -379,7 +399,7 @@ class Program(_Running):
                 return
             kind, length = messages.HEAD.unpack_from(self._incoming)
             if kind == messages.CALL and length > self.request_bytes_max:
-                # It is not kept, only counted, and told so when all of it has come.
+                # Its bytes are dropped as they arrive, and then `on_oversized` makes the answer.
                 del self._incoming[: messages.HEAD.size]
                 self._skip = self._skipped = length
                 continue
@@ -393,8 +413,12 @@ class Program(_Running):
             yield kind, body
 
 
-class Command(_Running):
-    """A command of the shell. `state` is what it left: directory and exported variables."""
+class Command(_Invocation):
+    """A command of the shell.
+
+    At the end, `status` is the status of bash, as `exit_code_of` takes it. `memory` is the memory
+    limit, in bytes, that the command passed, None if it passed none.
+    """
 
     def __init__(self, box: Box, *, order: bytes, memory_bytes: int) -> None:
         super().__init__(box)
@@ -403,21 +427,20 @@ class Command(_Running):
         self._left = bytearray()
         self._left_too_much = False
         self.status: int | None = None
-        # The limit on memory that was passed, in bytes.
         self.memory: int | None = None
 
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
         writing = self._streams(stack)
-        state, told = os.pipe2(os.O_CLOEXEC)
+        state, theirs = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, state)
         os.set_blocking(state, False)
         self._register(state, lambda event: self._on_state(state))
-        given = [_in_memory("order", self._order), _in_memory("command", payload)]
+        given = [_memory_file("order", self._order), _memory_file("command", payload)]
         try:
             order = {"do": "command", "memory_bytes": self._memory_bytes}
-            self._box.tell(order, [*given, *writing, told])
+            self._box.send(order, [*given, *writing, theirs])
         finally:
-            messages.close_quietly([*given, *writing, told])
+            messages.close_quietly([*given, *writing, theirs])
         self._register(self._box.keeper.fileno(), lambda event: self._on_keeper(state))
 
     def _on_state(self, descriptor: int) -> None:
@@ -430,13 +453,13 @@ class Command(_Running):
             self._left += data
 
     def _on_keeper(self, state: int) -> None:
-        message, _ = self._box.hear("ended")
+        message, _ = self._box.receive("ended")
         self.status, self.memory = message["ended"], message["memory"]
         self._on_state(state)
         self._over = True
 
-    def left(self) -> tuple[str, dict[str, str]] | None:
-        """Where the command ended and what it exported; None if it did not say."""
+    def final_state(self) -> tuple[str, dict[str, str]] | None:
+        """Return the last directory and the exported variables; None if they were not reported."""
         parts = bytes(self._left).split(b"\0")
         if self._left_too_much or len(parts) < 2 or parts[-1]:
             return None
@@ -448,7 +471,8 @@ def _variables(entries: list[str]) -> dict[str, str]:
     named: dict[str, Any] = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
-        # Functions and the like are not variables: they would run in commands of ours.
+        # Exported functions are left out: a later bash would import them, and they could replace
+        # the commands of our own script.
         if equals and _plain(name) and not name.startswith("__tally_"):
             named[name] = value
     return named
@@ -458,7 +482,7 @@ def _plain(name: str) -> bool:
     return name.isascii() and name.isidentifier() and not name.startswith("LD_")
 
 
-def _in_memory(name: str, content: bytes) -> int:
+def _memory_file(name: str, content: bytes) -> int:
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""The process sandbox: one launcher, the boxes it makes for sessions, and its self-test."""
+"""The process sandbox: open sessions in boxes, keep spare boxes ready, test itself."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tallystick.sandbox.process.proxy import (
 )
 from tallystick.sandbox.process.session import ProcessSession
 from tallystick.sandbox.process.settings import BoxSettings, order_of, require_layers
-from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
+from tallystick.sandbox.scheduling import CancellationTokens, ProgramThreads, Slots
 from tallystick.storage.clock import new_id
 
-# What the process sandbox can do here, tried: each capability by a program that needs it.
+# The self-test: each capability is tried by a program that needs it.
 
 
 _Probe = Callable[["ProcessSandbox", "ProcessSession"], Awaitable[str | None]]
 
 
 async def run_self_test(sandbox: ProcessSandbox) -> Sequence[tuple[str, str | None]]:
-    """Return each capability with None if it is proven, or with what went wrong."""
+    """Test each capability in a new session. Return it with None, or with what went wrong."""
     outcomes = []
     for capability, probe in _PROBES:
         try:
@@ -66,7 +66,7 @@ def _unless(given: object, wanted: object) -> str | None:
 
 
 async def _isolation(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
-    """Other processes, the network, the host's files and privileges are not there."""
+    """Check that other processes, network, host files and privileges cannot be reached."""
     result = await _run(
         session,
         "import os, socket\n"
@@ -123,7 +123,7 @@ async def _bridge(sandbox: ProcessSandbox, session: ProcessSession) -> str | Non
 
 
 async def _network(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
-    """A host on the list is reached, another is not, and both are written down."""
+    """Check that a granted host is reached, another one is not, and both attempts are recorded."""
     seen: list[Attempt] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -185,7 +185,7 @@ _PROBES: tuple[tuple[str, _Probe], ...] = (
 )
 
 
-# The process sandbox: one launcher, and the boxes it makes for sessions.
+# The sandbox: one launcher, and the boxes that it makes for sessions.
 
 
 _ACTIVE_MAX = 64
@@ -193,10 +193,11 @@ _REST_SECONDS = 0.05
 
 
 class ProcessSandbox:
-    """Opens sessions with native Python, bash and files. Linux only; needs no root.
+    """Open sessions with native Python, bash and files. Linux only; needs no root.
 
-    The launcher is started with the first session. A host that lacks a layer is refused by name,
-    unless `settings.accept_without` names it.
+    The launcher starts with the first session. If the host lacks a layer of isolation, opening
+    raises `IsolationMissing`, unless `settings.accept_without` names the layer. `active_max`
+    programs are active at once. `spares` boxes are kept ready for the next sessions.
     """
 
     name = "process"
@@ -214,9 +215,9 @@ class ProcessSandbox:
         self.slots = Slots(active_max)
         self.threads = ProgramThreads()
         self._launcher = Launcher()
-        self.cancels = Cancels()
+        self.cancels = CancellationTokens()
         self._sessions: set[ProcessSession] = set()
-        # Boxes that were made before somebody needs one.
+        # Boxes that are made in advance, because a session would have to wait for one.
         self._spares_max = spares
         self._spares: list[Box] = []
         self._making = threading.Lock()
@@ -225,7 +226,7 @@ class ProcessSandbox:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What programs have of an environment because of how the sandbox is made."""
+        """The environment variables of programs that depend on the sandbox: PATH, PYTHONPATH."""
         paths = ["/usr/local/bin", "/usr/bin", "/bin"]
         if not sys.base_prefix.startswith("/usr"):
             paths.insert(0, f"{sys.base_prefix}/bin")
@@ -236,18 +237,24 @@ class ProcessSandbox:
 
     @property
     def launcher_pid(self) -> int | None:
-        """The launcher's process, if it was started."""
+        """The process id of the launcher, None if it does not run."""
         return self._launcher.pid
 
     async def layers(self) -> Mapping[str, str | None]:
-        """Each layer of isolation with None if this host has it, or with what it says instead."""
-        return await self.threads.run(self._found).outcome
+        """Return each layer of isolation with None, or with the reason why this host lacks it.
+
+        Start the launcher if it does not run; raise what `Launcher.start` raises.
+        """
+        return await self.threads.run(self._find_layers).outcome
 
     def pretend(self, layer: str, missing: str | None) -> None:
-        """Go on as if the host did not have a layer, or had it: to see what then happens."""
+        """Act as if the host lacked a layer, for the reason `missing`, or had it (None).
+
+        For tests.
+        """
         self._pretended[layer] = missing
 
-    def _found(self) -> dict[str, str | None]:
+    def _find_layers(self) -> dict[str, str | None]:
         return {**self._launcher.start(), **self._pretended}
 
     async def open(
@@ -261,15 +268,19 @@ class ProcessSandbox:
         resolve: Resolve = resolve_name,
         saved: Path | None = None,
     ) -> ProcessSession:
-        """Open a session. Its working directory begins as what is in `files`, or empty.
+        """Open a session. Its working directory starts with what is in `files`, or empty.
 
-        `files` itself is never changed. `saved` is a directory that a session was saved to, here
-        or in another process: the new one begins where that one was.
-        Without `network` nothing can be reached; with it, what
-        it names, through a proxy that tells `record` of every attempt, in a thread of its own.
+        `files` itself is never changed. `saved` is a directory to which a session was saved, in
+        this process or another: the new session continues from there, and `seed` is not used.
+        Without `network`, nothing can be reached. With it, a proxy connects to what it names, and
+        passes each attempt to `record`, in a thread of its own.
+
+        Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
+        than Linux. Raise `UsageError` if `files` is not a directory, `SandboxError` if no box can
+        be made, and `StoreError` if `saved` cannot be loaded.
         """
         box, proxy = await self.threads.run(
-            lambda: self._made(files, network, record, resolve)
+            lambda: self._make_box(files, network, record, resolve)
         ).outcome
         session = ProcessSession(
             self,
@@ -289,19 +300,20 @@ class ProcessSandbox:
             self.threads.run(self._replenish)
         return session
 
-    def _made(
+    def _make_box(
         self,
         files: Path | None,
         network: NetworkGrant | None,
         record: Callable[[Attempt], None],
         resolve: Resolve,
     ) -> tuple[Box, Proxy | None]:
+        """Make a box, and with `network` a proxy that listens inside it."""
         if network is None:
             return self._box(files), None
         box = self._launcher.open(self._order(files, network=True))
         try:
-            box.tell({"do": "listen", "port": PROXY_PORT})
-            _, descriptors = box.hear("listening")
+            box.send({"do": "listen", "port": PROXY_PORT})
+            _, descriptors = box.receive("listening")
             listening = socket.socket(fileno=descriptors[0])
         except BaseException:
             box.close()
@@ -320,29 +332,30 @@ class ProcessSandbox:
         return self._launcher.open(self._order(files))
 
     def _order(self, files: Path | None, *, network: bool = False) -> dict[str, Any]:
-        found = self._found()
+        found = self._find_layers()
         require_layers(self.settings, found)
         return order_of(
             self.settings, found, root=self._launcher.root, files=files, network=network
         )
 
     def _replenish(self) -> None:
-        """Make the boxes that the next sessions will take. They can do without it."""
-        # Not at once: the session that was just opened is about to do something.
+        """Make spare boxes for the next sessions. Failures are ignored: those make their own."""
+        # Wait first, because the session that was just opened needs the processor now.
         self._closing.wait(_REST_SECONDS)
         with self._making, contextlib.suppress(TallystickError):
             while len(self._spares) < self._spares_max and not self._closing.is_set():
                 self._spares.append(self._launcher.open(self._order(None)))
 
     def forget(self, session: ProcessSession) -> None:
-        """A session has closed."""
+        """Remove a closed session from those that `close` closes."""
         self._sessions.discard(session)
 
     def cancel(self, cancellation_token: str) -> bool:
-        """End what runs with this token in its context. Says whether there was anything."""
+        """Cancel the program with this token in its context. Return False if there is none."""
         return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Try each capability here. Return it with None, or with what went wrong."""
         return await run_self_test(self)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A session of the process sandbox: programs and commands over one set of files."""
+"""A session of the process sandbox: run programs and commands over one set of files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tallystick.sandbox.port import (
     Host,
     HostNames,
     SandboxSession,
-    read_said,
+    read_report,
 )
 from tallystick.sandbox.process.inside.layers import WORK
 from tallystick.sandbox.process.launch import Box
@@ -38,13 +38,13 @@ from tallystick.sandbox.process.running import (
     Command,
     Program,
     Verdict,
-    ended_from_outside,
+    describe_end,
     exit_code_of,
-    how,
+    memory_verdict,
     output_for,
     result_of,
-    too_much_memory,
-    trap,
+    stop_verdict,
+    trap_verdict,
     verdict_of_program,
 )
 from tallystick.sandbox.process.settings import check_context
@@ -53,7 +53,7 @@ from tallystick.sandbox.wasm.engine import BadPointer
 from tallystick.sandbox.wasm.execution import (
     Execution,
     Stopped,
-    broken,
+    broken_result,
     names_payload,
     program_payload,
     source_of,
@@ -66,10 +66,10 @@ if TYPE_CHECKING:
     from tallystick.sandbox.process.sandbox import ProcessSandbox
 
 
-# Where a program or command starts: its directory, and what it finds in its environment.
+# The start of a program or command: its directory and its environment.
 
 
-# What there is in every environment unless a context says otherwise.
+# The variables of every environment; a context may replace them.
 ENVIRONMENT = {
     "HOME": WORK,
     "LANG": "C.UTF-8",
@@ -77,21 +77,21 @@ ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "SHELL": "/bin/bash",
     "TMPDIR": "/tmp",
-    # The zone of the machine is nobody else's: a box has none but this.
+    # The time zone of the host is not given to programs: every box has this one.
     "TZ": "UTC",
     "USER": "user",
 }
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# What programs look for to find a proxy, in the spellings that they look for.
-PROXIED = {
+# The variables by which programs find a proxy; both spellings are in use.
+PROXY_VARIABLES = {
     **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
     "no_proxy": "localhost,127.0.0.1,::1",
 }
-_SHELLS_OWN = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+_SHELL_VARIABLES = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 
 class ShellState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one command leaves for the next."""
+    """The state that one command leaves for the next: its directory and exported variables."""
 
     where: str = WORK
     exported: Mapping[str, str] = {}
@@ -103,10 +103,11 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
         given: Mapping[str, str],
         base: Mapping[str, str],
     ) -> ShellState:
-        """The state after a command that left this; the same if it did not say.
+        """Return the state after a command that left `left`; the same state if that is None.
 
-        `given` was for the command alone: what it has not changed of it goes back to what it was.
-        `base` is what every command finds anyway.
+        A variable of `base`, the environment of every command, is kept only if it was changed. For
+        names in `given`, which were set for this command alone, the earlier export comes back
+        unless the command changed it.
         """
         if left is None:
             return self
@@ -114,7 +115,7 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
         exported = {
             name: value
             for name, value in variables.items()
-            if name not in _SHELLS_OWN and base.get(name) != value
+            if name not in _SHELL_VARIABLES and base.get(name) != value
         }
         for name in given:
             if name in self.exported and name not in exported:
@@ -122,8 +123,11 @@ class ShellState(msgspec.Struct, frozen=True, kw_only=True):
         return ShellState(where=where, exported=exported)
 
 
-def inside(working_dir: str) -> str:
-    """A directory of the session by its name from the working directory."""
+def session_directory(working_dir: str) -> str:
+    """Return the path in the box of a directory that is given from the working directory.
+
+    Raise `UsageError` if it is absolute, or has a '..' or a NUL.
+    """
     path = PurePosixPath(working_dir)
     if path.is_absolute() or ".." in path.parts or "\0" in working_dir:
         raise UsageError(
@@ -133,10 +137,10 @@ def inside(working_dir: str) -> str:
     return str(PurePosixPath(WORK) / path)
 
 
-# A session on disk: its files, its variables and its shell's state, to be opened again elsewhere.
+# A session on disk, to be opened again elsewhere: its files, its variables, and the shell's state.
 #
-# A directory with `files.tar` and `session.json`. What is in them came out of a box and is put back
-# into one; the host reads only what is its own: sizes, the shell's state, and names.
+# It is a directory with `files.tar` and `session.json`. Their contents come from a box and go back
+# into one. The host itself reads only the format, the shell's state, and names.
 
 
 _FORMAT = 1
@@ -147,7 +151,11 @@ _LISTING_BYTES_MAX = 64 << 20
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept. `refused` are variables that were not, each with why."""
+    """A saved session, without its files.
+
+    `kept` has the Python variables, encoded by the box, and `imported` the names of modules by
+    variable. `refused` gives the reason for each variable that was not kept.
+    """
 
     format: int = _FORMAT
     shell: ShellState = ShellState()
@@ -164,24 +172,28 @@ class _Variables(msgspec.Struct, frozen=True):
 
 
 def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
-    """Write a session to a directory, which must not be there yet."""
+    """Write a session to a new directory, whole or not at all.
+
+    Raise `UsageError` if the directory exists, `SandboxError` if the box fails or sends more than
+    `bytes_max` of files, and `StoreError` if writing fails.
+    """
     if directory.exists():
-        raise UsageError(f"{directory} is there already")
+        raise UsageError(f"{directory} already exists; name a new directory")
     made = directory.with_name(f".{directory.name}.{new_id()}")
     make_private(made.parent)
     made.mkdir(mode=0o700)
     try:
         variables = bytearray()
-        _piped(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
+        _read_pipe(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
         try:
             found = msgspec.json.decode(bytes(variables), type=_Variables)
         except (msgspec.MsgspecError, UnicodeError):
             raise SandboxError("the interpreter did not give its variables") from None
         with open(open_new(made / "files.tar"), "wb") as file:
-            _piped(box, {"do": "pack_files"}, file.write, bytes_max)
+            _read_pipe(box, {"do": "pack_files"}, file.write, bytes_max)
             file.flush()
             os.fsync(file.fileno())
-        answer, _ = box.hear("packed")
+        answer, _ = box.receive("packed")
         if not answer["packed"]:
             raise SandboxError(f"the files could not be packed: {answer.get('why')}")
         saved = Saved(
@@ -191,9 +203,10 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
             refused=found.refused,
             files_left_out=int(answer.get("left_out", 0)),
         )
-        # A shell's directory and variables may hold bytes that are no text.
-        told = json.dumps(msgspec.to_builtins(saved))
-        (made / "session.json").write_bytes(told.encode())
+        # `json`, not `msgspec`: the shell's directory and variables may hold bytes that are not
+        # text, as lone surrogates.
+        text = json.dumps(msgspec.to_builtins(saved))
+        (made / "session.json").write_bytes(text.encode())
         made.rename(directory)
     except OSError as error:
         raise StoreError(f"{directory}: {error.strerror or error}") from None
@@ -202,21 +215,25 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     return saved
 
 
-def listed_files(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
-    """Return what a box writes of its working directory. `known` is what it need not send."""
+def read_listing(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
+    """Return the listing of the working directory that the box writes.
+
+    `known` has a line for each file whose content is not wanted. Raise `SandboxError` if the box
+    fails, or sends too much.
+    """
     written = bytearray()
     with open(os.memfd_create("known"), "w+b") as file:
         file.write(known)
         file.flush()
         bytes_max = order["bytes_max"] + _LISTING_BYTES_MAX
-        _piped(box, order, written.extend, bytes_max, more=[file.fileno()])
-    answer, _ = box.hear("packed")
+        _read_pipe(box, order, written.extend, bytes_max, more=[file.fileno()])
+    answer, _ = box.receive("packed")
     if not answer["packed"]:
         raise SandboxError(f"its files could not be listed: {str(answer.get('why'))[:200]}")
     return bytes(written)
 
 
-def _piped(
+def _read_pipe(
     box: Box,
     order: Mapping[str, Any],
     take: Callable[[bytes], object],
@@ -224,15 +241,16 @@ def _piped(
     *,
     more: Sequence[int] = (),
 ) -> None:
-    """Have the box write into a pipe, and take what comes, up to its end or too much of it.
+    """Let the box write into a pipe, and pass what arrives to `take`, up to its end.
 
-    The box is given the descriptors `more` too.
+    `more` are further descriptors for the box. Raise `SandboxError` if nothing arrives within 60 s,
+    or more than `bytes_max`; what the box started for this is ended then.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     until, count = time.monotonic() + _SECONDS, 0
     try:
         try:
-            box.tell(order, [writing, *more])
+            box.send(order, [writing, *more])
         finally:
             os.close(writing)
         poll = select.poll()
@@ -248,15 +266,15 @@ def _piped(
                 raise SandboxError(f"the session holds more than {bytes_max:,} bytes")
             take(data)
     except SandboxError:
-        box.tell({"do": "drop"})
-        box.hear("dropped")
+        box.send({"do": "drop"})
+        box.receive("dropped")
         raise
     finally:
         os.close(reading)
 
 
 def load_session(box: Box, directory: Path) -> Saved:
-    """Fill a new box from a directory that was saved."""
+    """Fill a new box from a saved session. Raise `StoreError` if that cannot be loaded."""
     try:
         text = (directory / "session.json").read_bytes()
         saved = msgspec.convert(json.loads(text), type=Saved)
@@ -268,22 +286,22 @@ def load_session(box: Box, directory: Path) -> Saved:
     try:
         if saved.format != _FORMAT:
             raise StoreError(f"{directory}: format {saved.format}; this version reads {_FORMAT}")
-        box.tell({"do": "unpack_files"}, [files])
-        answer, _ = box.hear("unpacked")
+        box.send({"do": "unpack_files"}, [files])
+        answer, _ = box.receive("unpacked")
     finally:
         os.close(files)
     if not answer["unpacked"]:
         raise StoreError(f"{directory}: the files cannot be put back: {answer.get('why')}")
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
-        box.tell({"do": "unpack_variables"}, [reading])
+        box.send({"do": "unpack_variables"}, [reading])
     finally:
         os.close(reading)
     with open(writing, "wb") as file:
         file.write(msgspec.json.encode({"kept": saved.kept, "imported": saved.imported}))
-    box.hear("begun")
-    box.tell({"do": "keep"})
-    if not box.hear("kept")[0]["kept"]:
+    box.receive("begun")
+    box.send({"do": "keep"})
+    if not box.receive("kept")[0]["kept"]:
         raise StoreError(f"{directory}: the variables cannot be put back")
     return saved
 
@@ -294,8 +312,8 @@ def load_session(box: Box, directory: Path) -> Saved:
 Result = TypeVar("Result")
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot holds on the host's side."""
+class _KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The host's part of a snapshot; files and variables are in the box."""
 
     id: SnapshotId
     bound: HostNames
@@ -304,7 +322,7 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessSession:
-    """Runs programs and commands, one at a time; calls that come meanwhile wait their turn."""
+    """One box that runs programs and commands one after another; a call waits for the last one."""
 
     def __init__(
         self,
@@ -319,11 +337,12 @@ class ProcessSession:
         self._box = box
         self._proxy = proxy
         self._session_id = session_id
-        # For the first program that ends well: from then on the state is in the namespace.
+        # Only until a program has ended by itself: from then on, the state of the random numbers is
+        # in the namespace.
         self._seed: int | None = seed
         self._bound = HostNames()
         self._shell = ShellState()
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptSnapshot] = {}
         self._execution: Execution | None = None
         self._turn = asyncio.Lock()
         self._closed = False
@@ -334,12 +353,12 @@ class ProcessSession:
 
     @property
     def box_pid(self) -> int:
-        """The process outside that waits for the end of everything in the session."""
+        """The id of the process outside of the box that waits for the end of its processes."""
         return self._box.waiter
 
     @property
     def shell(self) -> ShellState:
-        """Where the next command starts, and with which exported variables."""
+        """The directory in which the next command starts, and its exported variables."""
         return self._shell
 
     # -- programs and commands -----------------------------------------------------------------
@@ -347,8 +366,13 @@ class ProcessSession:
     async def execute(
         self, program: str | bytes, *, context: ExecutionContext, host: Host
     ) -> ExecutionResult:
-        """Run one Python program. What it does wrong is in the result."""
-        where = self._checked(context)
+        """Run one Python program. Its own failure is a result.
+
+        Raise `NotSupported`, `InvalidLimit` or `UsageError` for a context that no box can run,
+        `UsageError` if the session is closed, and `SandboxError` if the sandbox fails. If the whole
+        box has ended, that is a result with the stop `trap`.
+        """
+        where = self._check(context)
         source, problem = source_of(program, context.limits.source_bytes)
         if problem is not None:
             return problem
@@ -363,8 +387,11 @@ class ProcessSession:
     async def command(
         self, text: str | bytes, *, context: ExecutionContext, host: Host
     ) -> ExecutionResult:
-        """Run one command of bash. It starts where the last one ended, with what it exported."""
-        where = self._checked(context)
+        """Run one command of bash, in the last directory and with the last exported variables.
+
+        Raise what `execute` raises, and `UsageError` for a command with a NUL.
+        """
+        where = self._check(context)
         source, problem = source_of(text, context.limits.source_bytes)
         if problem is not None:
             return problem
@@ -377,7 +404,7 @@ class ProcessSession:
         return await self._perform(run, context, host)
 
     def cancel(self) -> None:
-        """End what runs, if anything does. Safe to call from any thread."""
+        """Stop the running program or command, if there is one. Safe to call from any thread."""
         execution = self._execution
         if execution is not None:
             execution.cancel()
@@ -394,10 +421,12 @@ class ProcessSession:
     # -- snapshots -----------------------------------------------------------------------------
 
     async def snapshot(self, name: str) -> SnapshotId:
-        """Keep files, Python's variables and the shell's state as they are now, under a name.
+        """Save files, Python's variables and the shell's state under a name, inside the box.
 
-        It lives as long as the session. Processes that were left running go on, and may not write
-        to the working directory any more: its files are those of the snapshot for them.
+        The snapshot lives as long as the session. Processes that are still running continue, but
+        cannot write to the working directory any more: they keep the files of the snapshot. Raise
+        `UsageError` if the name is in use, or a file is open for writing; `InvalidName`,
+        `MaxSnapshotsReached` after 10 snapshots, or `SandboxError` if it fails.
         """
         check_snapshot_name(name)
         async with self._turn:
@@ -409,11 +438,17 @@ class ProcessSession:
                 id=new_id(), name=name, session_id=self._session_id, created_at=now_ms()
             )
             await self._in_thread(lambda: self._change("freeze", name))
-            self._kept[name] = _Kept(id=made, bound=self._bound, shell=self._shell, seed=self._seed)
+            self._kept[name] = _KeptSnapshot(
+                id=made, bound=self._bound, shell=self._shell, seed=self._seed
+            )
             return made
 
     async def restore(self, name: str) -> SnapshotId:
-        """Go back to a snapshot of this session, by name or by `name:id`. Ends what still runs."""
+        """Restore a snapshot of this session, by its name or by `name:id`.
+
+        Processes that are still running are ended. Raise `SnapshotNotFound` if there is no such
+        snapshot, and `SandboxError` if it fails.
+        """
         async with self._turn:
             kept = self._find(name)
             await self._in_thread(lambda: self._change("restore", kept.id.name))
@@ -421,9 +456,14 @@ class ProcessSession:
             return kept.id
 
     def snapshots(self) -> Sequence[SnapshotId]:
+        """Return the snapshots of this session, sorted by id."""
         return sorted((kept.id for kept in self._kept.values()), key=lambda each: each.id)
 
     async def delete_snapshot(self, name: str) -> None:
+        """Delete a snapshot of this session.
+
+        Raise `SnapshotNotFound` if there is none, and `SandboxError` if the box fails.
+        """
         async with self._turn:
             kept = self._find(name)
             await self._in_thread(lambda: self._change("forget", kept.id.name))
@@ -432,7 +472,8 @@ class ProcessSession:
     async def save(self, directory: Path) -> Saved:
         """Write files, shell state and variables to a new directory, to open elsewhere.
 
-        Variables that cannot be kept are named in the result, each with why.
+        Variables that cannot be kept are named in the result, each with the reason. Raise what
+        `save_session` raises.
         """
         async with self._turn:
             return await self._in_thread(
@@ -445,24 +486,28 @@ class ProcessSession:
             )
 
     async def list_files(self, known: bytes, *, bytes_max: int, path_bytes_max: int) -> bytes:
-        """Return what the working directory holds, as the box writes it. Hostile until parsed.
+        """Return the listing of the working directory, as the box writes it. Hostile until parsed.
 
-        `known` has a line for each file whose content is not wanted. Of the other files the
-        contents are sent, from the smallest on, as long as all files together hold `bytes_max`.
-        Raises `SandboxError`.
+        `known` has a line for each file whose content is not wanted. The contents of the others
+        follow, from the smallest on, until all files together, known ones included, would exceed
+        `bytes_max`. Files with a path of over `path_bytes_max` are left out. Raise `SandboxError`
+        if the box fails.
         """
         order = {"do": "list_files", "bytes_max": bytes_max, "path_bytes_max": path_bytes_max}
         async with self._turn:
-            return await self._in_thread(lambda: listed_files(self._box, order, known))
+            return await self._in_thread(lambda: read_listing(self._box, order, known))
 
     async def load(self, directory: Path) -> Saved:
-        """Take over what another session was saved with. For a session that has run nothing."""
+        """Load a saved session. Only for a session that has run nothing yet.
+
+        Raise `StoreError` if it cannot be loaded.
+        """
         async with self._turn:
             saved = await self._in_thread(lambda: load_session(self._box, directory))
             self._shell = saved.shell
             return saved
 
-    def _find(self, name: str) -> _Kept:
+    def _find(self, name: str) -> _KeptSnapshot:
         for kept in self._kept.values():
             if name in (kept.id.name, str(kept.id)):
                 return kept
@@ -496,23 +541,23 @@ class ProcessSession:
             seed=self._seed,
         )
         began = time.monotonic()
-        ended = self._invoked(execution, program, payload)
+        ended = self._invoke(execution, program, payload)
         room = context.limits.output_bytes - output.bytes_total
-        said = None if ended is not None else read_said(execution.result, bytes_max=room)
+        said = None if ended is not None else read_report(execution.result, bytes_max=room)
         verdict = verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
         if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
-            verdict = trap("the program gave a result and went on")
+            verdict = trap_verdict("the program gave a result and went on")
         if verdict.stop == "finished":
             self._bound, self._seed = names, None
         else:
             status, memory = self._drop()
             if isinstance(ended, Ended):
-                verdict = trap(f"the interpreter ended first: {how(status)}")
+                verdict = trap_verdict(f"the interpreter ended first: {describe_end(status)}")
             if memory is not None:
-                verdict = too_much_memory(memory)
-        told = {"namespace_lost": program.lost, "processes_ended": program.swept}
+                verdict = memory_verdict(memory)
+        flags = {"namespace_lost": program.lost, "processes_ended": program.swept}
         return result_of(
-            verdict, execution, output, context=context, took_ms=_since(began), told=told
+            verdict, execution, output, context=context, took_ms=_since(began), flags=flags
         )
 
     def _run_command(
@@ -536,27 +581,32 @@ class ProcessSession:
             memory_bytes=context.limits.memory_bytes,
         )
         began = time.monotonic()
-        ended = self._invoked(execution, command, source)
+        ended = self._invoke(execution, command, source)
         if ended is not None:
-            verdict = ended_from_outside(ended)
+            verdict = stop_verdict(ended)
             self._drop()
         elif command.memory is not None:
-            verdict = too_much_memory(command.memory)
+            verdict = memory_verdict(command.memory)
         else:
             assert command.status is not None
             verdict = Verdict(exit_code=exit_code_of(command.status))
             base = {**self._environment(), **context.env_vars}
-            self._shell = self._shell.after(command.left(), given=context.env_vars, base=base)
+            self._shell = self._shell.after(
+                command.final_state(), given=context.env_vars, base=base
+            )
         return result_of(
-            verdict, execution, output, context=context, took_ms=_since(began), told={}
+            verdict, execution, output, context=context, took_ms=_since(began), flags={}
         )
 
-    def _invoked(
+    def _invoke(
         self, execution: Execution, running: Program | Command, payload: bytes
     ) -> BaseException | None:
-        """Run to the end. What the program did is returned, what the host did is raised."""
+        """Run a program to its end. Return the exception that stopped it, None if it ended itself.
+
+        A failure of the host is raised, after what the program started was ended.
+        """
         try:
-            # It has what is asked of an instance here, and nothing of WebAssembly.
+            # It is no WASM instance, but it has all that `Execution` uses of one.
             execution.run(cast("Instance", running), 0, payload)
         except (Stopped, Ended, BadPointer) as error:
             return error
@@ -572,9 +622,10 @@ class ProcessSession:
             self._proxy.close()
 
     def _drop(self) -> tuple[int | None, int | None]:
-        """Undo what was begun.
+        """End what the program or command started.
 
-        Returns how the interpreter ended, and the limit on memory that was passed, if one was.
+        Return the status of the interpreter, None if unknown, and the memory limit that was passed,
+        None if none was.
         """
         answer = self._ask({"do": "drop"}, "dropped")
         status, memory = answer["status"], answer["memory"]
@@ -584,8 +635,8 @@ class ProcessSession:
         )
 
     def _ask(self, message: Mapping[str, Any], wanted: str) -> dict[str, Any]:
-        self._box.tell(message)
-        return self._box.hear(wanted)[0]
+        self._box.send(message)
+        return self._box.receive(wanted)[0]
 
     # -- small things --------------------------------------------------------------------------
 
@@ -595,6 +646,10 @@ class ProcessSession:
         context: ExecutionContext,
         host: Host,
     ) -> ExecutionResult:
+        """Run `run` in a program thread, with its output, limits and cancellation token.
+
+        If the box has ended as a whole, return the result `trap`. Otherwise raise `SandboxError`.
+        """
         async with self._turn:
             if self._closed:
                 raise UsageError("the session is closed")
@@ -617,7 +672,7 @@ class ProcessSession:
                     output.discard()
                     if not self._box.ended:
                         raise
-                    return broken(f"everything in the session was ended: {error}")
+                    return broken_result(f"everything in the session was ended: {error}")
                 except BaseException:
                     output.discard()
                     raise
@@ -625,19 +680,25 @@ class ProcessSession:
                     self._execution = None
                     await _settle(execution.task)
 
-    def _checked(self, context: ExecutionContext) -> str | None:
-        """Refuse what this backend cannot do. Returns the directory to start in, if one is set."""
+    def _check(self, context: ExecutionContext) -> str | None:
+        """Refuse a context that no box can run. Return the directory to start in, or None.
+
+        Raise `NotSupported`, `InvalidLimit` or `UsageError`.
+        """
         check_context(context, memory_bytes_max=self._sandbox.settings.memory_bytes_max)
-        return None if context.working_dir is None else inside(context.working_dir)
+        return None if context.working_dir is None else session_directory(context.working_dir)
 
     def _environment(self) -> dict[str, str]:
-        proxied = PROXIED if self._proxy is not None else {}
+        proxied = PROXY_VARIABLES if self._proxy is not None else {}
         return {**ENVIRONMENT, **proxied, **self._sandbox.environment}
 
     async def _in_thread(
         self, work: Callable[[], Result], *, on_cancel: Callable[[], None] | None = None
     ) -> Result:
-        """Do work in a program thread and wait for its end, however often we are cancelled."""
+        """Run `work` in a program thread and wait for its end, even if the task is cancelled.
+
+        A cancel calls `on_cancel`, waits for the thread, and is raised then.
+        """
         begun = self._sandbox.threads.run(work)
         try:
             return await begun.outcome
@@ -646,7 +707,7 @@ class ProcessSession:
                 on_cancel()
             while not begun.over:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await begun.ended()
+                    await begun.wait_until_over()
             raise
 
 
@@ -655,7 +716,7 @@ def _since(began: float) -> int:
 
 
 async def _settle(task: asyncio.Task[bytes] | None) -> None:
-    """Let a host function that was left behind end its own cancelling, for a moment."""
+    """Cancel the host function that the program left running, and wait up to 1 s for its end."""
     if task is not None and not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=1.0)

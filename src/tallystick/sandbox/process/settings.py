@@ -1,4 +1,4 @@
-"""What a process sandbox is made with: sizes, numbers, paths, and what it may do without."""
+"""Settings of the process sandbox: sizes, counts, paths, and layers that may be missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tallystick.sandbox.port import ExecutionContext, Limits
 
 
 class IsolationMissing(Facts, Refused):
-    """This host lacks a layer of isolation, and nobody has said to go on without it."""
+    """This host lacks a layer of isolation, and the settings do not accept that."""
 
     code = "refused.isolation"
 
@@ -24,33 +24,38 @@ class IsolationMissing(Facts, Refused):
 
     def text(self) -> str:
         named = "; ".join(f"{layer} ({why})" for layer, why in self.missing.items())
-        return (
-            f"the process sandbox needs what this host lacks: {named}. A layer that may be done "
-            "without has to be named in accept_without"
-        )
+        text = f"the process sandbox cannot start: this host does not provide {named}. "
+        if not self.missing.keys() <= WAIVABLE:
+            return f"{text}Use --sandbox wasm"
+        options = " ".join(f"--accept-without '{layer}'" for layer in self.missing)
+        return f"{text}Use --sandbox wasm, or accept weaker isolation with {options}"
 
 
-# What a process sandbox is made with: sizes, numbers, paths, and what it may do without.
+# Settings: sizes, counts, paths, and layers that may be missing.
 
 
 _MIB = 1024 * 1024
 _PROCESSES_LEAST = 24
 _MEMORY_BYTES_LEAST = 32 * _MIB
-# Whoever leaves it at what it is has not asked for it.
+# The default means that the caller has set no fuel limit. Any other value is refused, because the
+# instructions of native code are not counted.
 _FUEL = Limits().fuel
-# What keeps a session's processes and files together cannot be done without: there is then no box.
+# The layers that a caller may accept to miss. The others hold the processes and files of a session
+# together: without them there is no box.
 WAIVABLE = frozenset({"ipc namespace", "uts namespace", "cgroup namespace", "landlock", "seccomp"})
-# Without these the box is as closed as with them: the working directory is copied, and memory is
-# counted by looking.
+# Layers that do not affect isolation. Without them, the working directory is copied, and only the
+# keeper counts the memory of the box as a whole.
 OPTIONAL = frozenset({"overlay", "cgroup"})
 
 
 class BoxSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What every session of a sandbox may use, and how it is closed.
+    """The limits and the isolation of every session of a sandbox.
 
-    `disk_bytes` holds the working directory and its snapshots together. `memory_bytes_max` is the
-    most that one process may be given; `memory_total_bytes` is for all processes of a session.
+    `disk_bytes` is for the working directory and its snapshots together. `memory_bytes_max` is the
+    largest memory limit of one process; `memory_total_bytes` is for all processes of a session.
     `packages` are directories that programs import from, `readable` others that they may read.
+    `accept_without` names layers of isolation that may be missing. Raises `InvalidLimit` for a
+    number that is too small, and `UsageError` for a layer or a path that cannot be accepted.
     """
 
     disk_bytes: int = 256 * _MIB
@@ -79,8 +84,8 @@ class BoxSettings(msgspec.Struct, frozen=True, kw_only=True):
         unknown = self.accept_without - WAIVABLE
         if unknown:
             raise UsageError(
-                f"accept_without: {', '.join(sorted(unknown))}; one can do without "
-                f"{', '.join(sorted(WAIVABLE))}, and nothing else"
+                f"accept_without: {', '.join(sorted(unknown))} cannot be left out; only "
+                f"{', '.join(sorted(WAIVABLE))} can"
             )
         for path in (*self.packages, *self.readable):
             if not path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
@@ -88,7 +93,11 @@ class BoxSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_context(context: ExecutionContext, *, memory_bytes_max: int) -> None:
-    """Refuse what no box can do, or may."""
+    """Refuse a context that no box can run.
+
+    Raise `NotSupported` if a fuel limit is set, `InvalidLimit` for a memory limit outside of 32 MiB
+    to `memory_bytes_max`, and `UsageError` for an impossible environment variable.
+    """
     if context.limits.fuel != _FUEL:
         raise NotSupported(backend="process", operation="fuel: native code is not counted")
     if not _MEMORY_BYTES_LEAST <= context.limits.memory_bytes <= memory_bytes_max:
@@ -103,7 +112,10 @@ def check_context(context: ExecutionContext, *, memory_bytes_max: int) -> None:
 
 
 def require_layers(settings: BoxSettings, found: Mapping[str, str | None]) -> None:
-    """Raise if the host lacks a layer that the settings do not let go."""
+    """Raise `IsolationMissing` if the host lacks a layer that the settings require.
+
+    `found` maps each layer to None, or to the reason why it is missing.
+    """
     missing = {
         layer: why
         for layer, why in found.items()
@@ -121,7 +133,10 @@ def order_of(
     files: Path | None,
     network: bool,
 ) -> dict[str, Any]:
-    """What the launcher is told to make."""
+    """Return the message that tells the launcher how to make a box.
+
+    Raise `UsageError` if `files` is not a directory.
+    """
     if files is not None and not files.is_dir():
         raise UsageError(f"files: {files} is not a directory")
     readable = [str(path) for path in (*settings.packages, *settings.readable)]

@@ -1,4 +1,4 @@
-"""The WASM sandbox as a backend: programs do the same whenever they are run again."""
+"""The backend of the WASM sandbox. A program does the same each time it is run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WasmBackend:
-    """The WASM sandbox, which is loaded when it is first needed."""
+    """A backend that loads the WASM sandbox when it is first needed."""
 
     repeatable = True
     sockets: Path | None = None
@@ -30,11 +30,11 @@ class WasmBackend:
 
     @property
     def sandbox(self) -> WasmSandbox:
-        """The sandbox; its guest is compiled now if that was never done on this machine."""
+        """The sandbox. The first use may compile the guest, once for each machine and version."""
         if self._given is not None:
             return self._given
         if self._made is None:
-            # Not before a program is to run: the engine takes a while to import.
+            # Imported here and not above, because the import of the engine takes a while.
             from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
             self._made = WasmSandbox.load(
@@ -51,31 +51,34 @@ class WasmBackend:
         return identity_of(self.sandbox)
 
     def check_grants(self, grants: Sequence[str]) -> None:
-        """Refuse grants of the network: there is none."""
+        """Raise `UsageError` if the grants give network access: this sandbox has none."""
         given = [each for each in grants if each.startswith(NET)]
         if given and given != [NO_NETWORK]:
             raise UsageError(
-                f"{', '.join(given)}: programs of the wasm sandbox have no network; it is for "
-                "those of the process sandbox (--sandbox process)"
+                f"{', '.join(given)}: programs of the wasm sandbox have no network; give this "
+                "grant to those of the process sandbox (--sandbox process)"
             )
 
     async def prove(self) -> None:
-        """Load the sandbox: that is all it needs of a host."""
+        """Load the sandbox; it needs nothing else of a host. Raise what the loading raises."""
         _ = self.sandbox
 
     async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
-        """Open a session as it was when the run began."""
+        """Open the programs of a run, with the interpreter as it was when the run began.
+
+        Raise `BackendError` if the interpreter of its session cannot be read or loaded.
+        """
         from tallystick.sandbox.wasm.programs import open_wasm
 
         return await open_wasm(self.sandbox, started, files)
 
     async def close(self) -> None:
-        """Close the sandbox that was made here. Closing twice is harmless."""
+        """Close the sandbox that this backend made. Closing twice is harmless."""
         made, self._made = self._made, None
         if made is not None:
             await made.close()
 
 
 def make(surface: Surface, given: WasmSandbox | None = None) -> Backend:
-    """Return the WASM sandbox as a backend."""
+    """Return a backend that uses the sandbox `given`, or else one that it makes."""
     return WasmBackend(surface, given)

@@ -1,4 +1,4 @@
-"""The engine all sessions share: compiled code, imports, and the clock tick."""
+"""The WebAssembly engine that all sessions share: guest imports, compiled code, and clock tick."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from tallystick.storage.private_file import make_private, write_whole
 
 # The guest's three imports: every byte between guest and host crosses here.
 #
-# This file is the security boundary. The guest is arbitrary machine code as far as the host is
-# concerned: it can call these functions with any integers, at any time, in any order. So:
+# This file is the security boundary. For the host, the guest is arbitrary machine code: it can call
+# these functions with any integers, at any time, in any order. So:
 #
-# Rule 1: no address from the guest is used before `_Memory.check` has bounded it, start and length
-# together, against the memory's size at that moment. The sum is a Python integer and cannot wrap.
+# Rule 1: no address from the guest is used before `check` has compared it, start plus length,
+# with the size of the memory at that moment. The sum is a Python integer and cannot wrap.
 # Rule 2: no length from the guest makes the host allocate more than a stated limit.
-# Rule 3: nothing raised here unwinds through the engine. It is kept on the instance, the guest is
-# ended by a trap, and `Instance.invoke` raises it on the other side.
+# Rule 3: no exception here unwinds through the engine. It is stored on the instance, a trap ends
+# the guest, and `Instance.invoke` raises the exception again.
 #
-# The engine's own Python wrappers are not used for the calls: they convert each argument, look the
-# exception up in one variable for the whole process, and cost ten times as much.
+# The engine's own Python wrappers are not used for the calls. They convert each argument, keep the
+# exception in one variable for the whole process, and cost ten times as much.
 
 
 native: Any = _bindings  # the engine's C functions; their types say less than its header
@@ -59,11 +59,15 @@ _STDIO_BYTES_MAX = 64 * 1024 * 1024
 
 
 class BadPointer(Exception):
-    """The guest named memory that is not its own, or a stream that is not there."""
+    """The guest broke the rules of an import: memory, stream, length or order of calls."""
 
 
 class Caller(Protocol):
-    """What the imports need of an instance."""
+    """The part of an instance that the imports use.
+
+    `base` is the address of the guest's memory and `size` its last known size, in bytes. `pending`
+    holds bytes until the guest calls `take`. `raised` holds an exception until the guest has ended.
+    """
 
     base: int
     size: int
@@ -79,7 +83,7 @@ class Caller(Protocol):
 
 
 class _Current(threading.local):
-    """The instance whose code runs in this thread."""
+    """The instance whose guest code runs in this thread."""
 
     instance: Caller
 
@@ -88,9 +92,12 @@ current = _Current()
 
 
 def check(caller: Caller, pointer: int, length: int) -> None:
-    """Refuse a span that does not lie in the guest's memory as it is now."""
+    """Raise `BadPointer` if a range of bytes is not inside the guest's memory as it is now.
+
+    Update the known size of the memory if the range is beyond it.
+    """
     if pointer + length > caller.size:
-        caller.size = caller.memory_size()  # it may have grown since we looked
+        caller.size = caller.memory_size()  # the memory may have grown since the last check
         if pointer + length > caller.size:
             raise BadPointer(
                 f"bytes {pointer:#x} to {pointer + length:#x} are outside the guest's memory"
@@ -98,13 +105,17 @@ def check(caller: Caller, pointer: int, length: int) -> None:
 
 
 def _end_guest(caller: Caller, error: BaseException) -> int:
-    """Keep what was raised and give the engine a trap to end the guest with."""
+    """Store the exception, and return a trap with which the engine ends the guest."""
     caller.raised = error
     trap = wasmtime.Trap("ended by the host")._consume()
     return ctypes.cast(trap, c_void_p).value or 0
 
 
 def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
+    """Serve the import `call`: a host call. The result is the length of the reply.
+
+    A reply of at least `capacity` bytes is kept in `pending`, for the guest to `take`.
+    """
     caller = current.instance
     try:
         pointer, length, destination, capacity = _four(string_at(args, _FOUR_BYTES))
@@ -126,6 +137,7 @@ def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
 
 
 def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
+    """Serve the import `take`: copy the pending bytes to the guest, once."""
     caller = current.instance
     try:
         destination = c_uint32.from_address(args).value
@@ -140,6 +152,7 @@ def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
 
 
 def _stdio(_env: Any, _caller: Any, args: int, _count: int) -> int:
+    """Serve the import `stdio`: printed bytes, and the interpreter's report on stream 3."""
     caller = current.instance
     try:
         handle, pointer, length = _three(string_at(args, _THREE_BYTES))
@@ -155,7 +168,10 @@ def _stdio(_env: Any, _caller: Any, args: int, _count: int) -> int:
 
 
 def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
-    """Called by the engine while guest code runs: end it, or look again at the next tick."""
+    """End the guest, or look again at the next tick. The engine calls this while guest code runs.
+
+    Return an engine error to end the guest, 0 to continue.
+    """
     caller = current.instance
     try:
         reason = caller.on_tick()
@@ -170,12 +186,12 @@ def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
 
 
 def _new_error(message: str) -> int:
-    """Make an engine error and give up its ownership."""
+    """Make an engine error and return its address. The engine owns it from then on."""
     made = native.wasmtime_error_new(ctypes.create_string_buffer(message.encode()))
     return ctypes.cast(made, c_void_p).value or 0
 
 
-# The engine keeps these addresses for as long as it lives: module level keeps them alive.
+# The engine keeps these addresses as long as it lives, so the objects must stay alive as well.
 _IMPORTS = (
     ("call", _Unchecked(_call), 4, 1),
     ("take", _Unchecked(_take), 1, 0),
@@ -185,7 +201,7 @@ tick_callback = _Tick(_tick)
 
 
 def define_imports(linker: wasmtime.Linker) -> None:
-    """Give a linker the three imports and nothing else."""
+    """Define the three imports in a linker, and nothing else. Raise `WasmtimeError` on failure."""
     i32 = wasmtime.ValType.i32()
     module = b"host"
     for name, function, parameters, results in _IMPORTS:
@@ -208,9 +224,9 @@ def define_imports(linker: wasmtime.Linker) -> None:
 
 # Compiled guest code on disk, so that only the first use of a version compiles.
 #
-# A file here is native code: whoever can write it can run anything as the user. So it is loaded
-# only from a directory that is ours and that nobody else may write, and only if it has the digest
-# that was noted when it was written. Whatever is wrong with it, the answer is to compile again; a
+# A file here is native code: anyone who can write it can run any code as the user. So a file is
+# loaded only from a directory that belongs to the user and that no other user may write. It must
+# also have the digest that was stored beside it. In any other case the guest is compiled again. A
 # cache that cannot be written costs time, never correctness.
 
 
@@ -218,7 +234,7 @@ _DIGEST_BYTES = 32
 
 
 class CodeCache:
-    """One directory of compiled modules. `say` is told what a user should know, by the line."""
+    """A directory of compiled modules. `say` is called with each line for the user."""
 
     def __init__(self, directory: Path, *, say: Callable[[str], None]) -> None:
         self._directory = directory
@@ -227,22 +243,25 @@ class CodeCache:
     def module(
         self, engine: wasmtime.Engine, *, key: str, compile_module: Callable[[], wasmtime.Module]
     ) -> wasmtime.Module:
-        """Load the module from the cache, or compile it and keep it there if that is possible."""
+        """Load a module from the cache; or compile it and store it there, if that is possible.
+
+        While one process compiles, others wait for it.
+        """
         trouble = self._prepare()
         if trouble is not None:
-            return self._compiled(compile_module, f"without a cache: {trouble}")
+            return self._compile(compile_module, f"without a cache: {trouble}")
         with self._lock(key):
             found = self._load(engine, key)
             if found is not None:
                 return found
-            module = self._compiled(
+            module = self._compile(
                 compile_module, f"for this machine, once (into {self._directory})"
             )
             self._store(key, module)
             return module
 
-    def _compiled(self, compile_module: Callable[[], wasmtime.Module], how: str) -> wasmtime.Module:
-        """Compile the guest; say when it starts, and how long it took."""
+    def _compile(self, compile_module: Callable[[], wasmtime.Module], how: str) -> wasmtime.Module:
+        """Compile the guest. Report the start, and at the end how many seconds it took."""
         began = time.monotonic()
         self._say(f"{COMPILING} {how}")
         try:
@@ -251,10 +270,11 @@ class CodeCache:
             self._say(f"{COMPILED} {time.monotonic() - began:.1f} s")
 
     def path(self, key: str) -> Path:
+        """Return the file of a module, whether it exists or not."""
         return self._directory / f"guest-{key}.cwasm"
 
     def _prepare(self) -> str | None:
-        """Make the directory ours alone, or say why it cannot be used."""
+        """Create the directory, for this user alone. Return why it cannot be used, or None."""
         try:
             make_private(self._directory)
             status = os.lstat(self._directory)
@@ -267,7 +287,8 @@ class CodeCache:
         if status.st_uid != system.user_id():
             return f"{self._directory} belongs to another user"
         if status.st_mode & 0o077:
-            # Ours, but open to others: what lies there may be theirs. Close it and start afresh.
+            # The directory is ours, but other users could access it, so its files may be theirs.
+            # Close it and delete them.
             try:
                 os.chmod(self._directory, 0o700)
                 for old in self._directory.glob("guest-*.cwasm"):
@@ -278,7 +299,10 @@ class CodeCache:
 
     @contextlib.contextmanager
     def _lock(self, key: str) -> Iterator[None]:
-        """One process compiles, the others wait for it. Without locks, each compiles."""
+        """Hold the lock of a module for the block. Where there are no locks, go on without one.
+
+        Then several processes may compile at once, which costs time only.
+        """
         lock = FileLock(self._directory / f"guest-{key}.lock")
         with contextlib.suppress(OSError, NotSupportedHere):
             lock.take(wait_seconds=None)
@@ -288,6 +312,7 @@ class CodeCache:
             lock.release()
 
     def _load(self, engine: wasmtime.Engine, key: str) -> wasmtime.Module | None:
+        """Return a stored module; None if it is missing, damaged, or not a file of this user."""
         path = self.path(key)
         try:
             status = os.lstat(path)
@@ -303,6 +328,7 @@ class CodeCache:
             return None
 
     def _store(self, key: str, module: wasmtime.Module) -> None:
+        """Write a module and its digest. If that fails, tell the user, and do not raise."""
         code = bytes(module.serialize())
         try:
             write_whole(self.path(key), code)
@@ -315,7 +341,10 @@ class CodeCache:
 
 
 def cpu_digest() -> str:
-    """Name this machine's processor as far as compiled code depends on it."""
+    """Return a digest of this machine's processor, as far as compiled code depends on it.
+
+    That is the architecture, the operating system and the processor's feature flags.
+    """
     described = platform.machine() + platform.system()
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -326,7 +355,7 @@ def cpu_digest() -> str:
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-# The engine all sessions share: settings, compiled guest, and the clock tick that interrupts.
+# The engine that all sessions share: settings, compiled guest, and the tick that interrupts it.
 
 
 _STACK_BYTES = 2 * 1024 * 1024
@@ -335,10 +364,10 @@ _IDLE_TICKS = 100
 
 
 class Ticker:
-    """Raises the engine's epoch every 10 ms while any program is active.
+    """A thread that raises the engine's epoch every 10 ms while any program is active.
 
-    It goes on for a second after the last one: waking a thread for each program would cost short
-    programs more than the ticks cost an idle process.
+    It continues for a second after the last program. To wake the thread for each program would cost
+    short programs more than these ticks cost an idle process.
     """
 
     def __init__(self, engine: wasmtime.Engine) -> None:
@@ -363,6 +392,7 @@ class Ticker:
             self._active -= 1
 
     def close(self) -> None:
+        """End the thread, and wait for its end."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -385,7 +415,7 @@ class Ticker:
 
 
 class Guest:
-    """A compiled guest, ready to be instantiated."""
+    """A compiled guest, ready to be instantiated, with the ticker of its engine."""
 
     def __init__(self, image: GuestImage, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
         self.image = image
@@ -397,11 +427,12 @@ class Guest:
         self.pre = linker.instantiate_pre(module)
 
     def close(self) -> None:
+        """End the ticker. Instances of the guest stay."""
         self.ticker.close()
 
 
 def load_guest(image: GuestImage, *, cache: Path, say: Callable[[str], None]) -> Guest:
-    """Compile the guest, or take it from the cache."""
+    """Return the guest, compiled now or loaded from the cache directory."""
     engine = wasmtime.Engine(_config())
     parts = f"{image.sha256} {ENGINE} {cpu_digest()}"
     key = hashlib.sha256(parts.encode()).hexdigest()[:32]
@@ -414,6 +445,8 @@ def load_guest(image: GuestImage, *, cache: Path, say: Callable[[str], None]) ->
 
 
 def _config() -> wasmtime.Config:
+    # `image.ENGINE` names these settings; change them together. The bits of a NaN are made equal
+    # everywhere, so that programs are deterministic.
     config = wasmtime.Config()
     config.wasm_exceptions = True
     config.consume_fuel = True

@@ -1,7 +1,8 @@
-"""One program on its way: its calls served, what it uses counted, its end, and the result of it.
+"""Run one program: serve its calls, count what it uses, stop it at a limit, and make its result.
 
-`run` is called in a program thread and blocks there. While the program waits for the host its clock
-stands still and its slot is free; the deadline goes on, and a cancel wakes it.
+`Execution.run` is called in a program thread and blocks there. While the program waits for the
+host, its own time does not count and its slot is free. The deadline still counts, and a cancel
+ends the wait.
 """
 
 from __future__ import annotations
@@ -31,27 +32,28 @@ from tallystick.sandbox.port import (
     HostNames,
     ProgramCharge,
     ProgramError,
-    Said,
+    ProgramReport,
     Stop,
     metadata_of,
-    read_said,
+    read_report,
 )
-from tallystick.sandbox.scheduling import Slots, Turn
+from tallystick.sandbox.scheduling import SlotRequest, Slots
 from tallystick.sandbox.wasm.engine import BadPointer
 from tallystick.sandbox.wasm.instance import Ended, Instance
 
 _RESULT = 3
 _RESULT_BYTES_MAX = 1024 * 1024
 _ERROR_TAG = b"1"[0]
-# The engine looks at the fuel where functions and loops begin, so a program could end a few units
-# beyond its limit unseen. It gets these more to run into, and is then held to the limit itself.
+# The engine checks the fuel only where functions and loops begin, so it may notice an overrun some
+# units late. A program gets this much more than its limit, and our own check compares the exact
+# amount with the limit.
 FUEL_MARGIN = 4_096
 _NAME_BYTES_MAX = 130
 _ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Stopped(Exception):
-    """The program was ended from outside."""
+    """The program was stopped from outside: `stop` says by what, `message` why."""
 
     def __init__(self, stop: Stop, message: str) -> None:
         super().__init__(message)
@@ -60,7 +62,7 @@ class Stopped(Exception):
 
 
 class _Box:
-    """Where an answer arrives for a thread that waits."""
+    """A box in which the answer arrives for a program thread that waits."""
 
     __slots__ = ("abandoned", "arrived", "reply", "task")
 
@@ -70,10 +72,10 @@ class _Box:
         self.reply: bytes | BaseException | None = None
         self.task: asyncio.Task[bytes] | None = None
 
-    def look(self) -> None:
-        """Raise in the thread that works for a program which no longer waits."""
+    def check(self) -> None:
+        """Raise `Stopped` if the program that this host thread works for has stopped waiting."""
         if self.abandoned:
-            raise Stopped("cancelled", "nobody waits for this any more")
+            raise Stopped("cancelled", "the program no longer waits for this call")
 
     def put(self, reply: bytes | BaseException) -> None:
         self.reply = reply
@@ -81,7 +83,7 @@ class _Box:
 
 
 class Execution:
-    """A program's run from start to end. Used once."""
+    """The execution of one program, from start to end. Each object is used once."""
 
     def __init__(
         self,
@@ -100,33 +102,33 @@ class Execution:
         self._loop = loop
         self._cancelled = False
         self._box: _Box | None = None
-        self._turn: Turn | None = None
+        self._slot_request: SlotRequest | None = None
         self._active_since = 0.0
         self._active_before = 0.0
         self._slot_since = 0.0
         self._holding = False
         self._deadline = time.monotonic() + context.deadline_ms / 1000
         self._wall_seconds = context.timeout_ms / 1000
-        # Set while the program does again what is on its record. No time limit counts then.
+        # Set while the program repeats what is recorded. No time limit counts then.
         self._rerun = context.rerun
         self.live_since = time.monotonic()
         self._stopped: Stopped | None = None
         self.task: asyncio.Task[bytes] | None = None
         self.result: bytes | None = None
         self.calls: list[CallRecord] = []
-        # Kept to run the program again if a later one is ended. None once that would hold too
-        # much: the namespace is then copied instead.
+        # Kept to run the program again if a later one is stopped. None once the replies take over
+        # 8 MiB: the namespace is then copied instead.
         self.answers: list[Answer] | None = []
         self._answer_bytes = 0
 
     # -- from other threads ----------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """End the program, also while it waits."""
+        """End the program, even while it waits. Safe to call from any thread."""
         self._cancelled = True
-        turn = self._turn
-        if turn is not None:
-            turn.wake()
+        request = self._slot_request
+        if request is not None:
+            request.wake()
         box = self._box
         if box is not None:
             box.arrived.set()
@@ -134,7 +136,11 @@ class Execution:
     # -- in the program's thread -----------------------------------------------------------------
 
     def run(self, instance: Instance, kind: int, payload: bytes) -> None:
-        """Run to the end. Raises `Stopped` if that came from outside, `Ended` if it trapped."""
+        """Run the program to its end, and hold a slot while it is active.
+
+        Raise `Stopped` if it was stopped from outside, and `Ended` or `BadPointer` if it broke its
+        interpreter. Errors of the host, such as `ReplayDiverged`, are raised as they are.
+        """
         self._instance = instance
         instance.on_call = self._on_call
         instance.on_oversized = self._on_oversized
@@ -143,9 +149,9 @@ class Execution:
         instance.request_bytes_max = self._context.limits.request_bytes
         instance.result_bytes_max = self._result_bytes_max
         try:
-            self._look()
+            self._check_limits()
             self._resume()
-            with scheduling.watched_by(self._look):
+            with scheduling.watched_by(self._check_limits):
                 instance.invoke(kind, payload, fuel=self._fuel_max + FUEL_MARGIN)
             self._check_fuel(instance.fuel_used())
         except Ended as ended:
@@ -159,7 +165,7 @@ class Execution:
 
     @property
     def wall_ms(self) -> int:
-        """How long the program itself was active."""
+        """The milliseconds that the program itself was active."""
         return round(self._active_before * 1000)
 
     def _resume(self) -> None:
@@ -169,13 +175,13 @@ class Execution:
         self._active_since = self._slot_since = time.monotonic()
 
     def _queue_up(self) -> None:
-        """Wait for a slot; a cancel or the deadline ends the wait."""
-        self._turn = Turn()
-        self._look()
-        if not self._slots.acquire(self._turn, seconds=self._seconds_left()):
-            self._look()
+        """Wait for a slot. Raise `Stopped` at a cancel or at the deadline."""
+        self._slot_request = SlotRequest()
+        self._check_limits()
+        if not self._slots.acquire(self._slot_request, seconds=self._seconds_left()):
+            self._check_limits()
             raise self._stop("deadline", "deadline: it passed while waiting for a slot")
-        self._turn = None
+        self._slot_request = None
 
     def _pause(self) -> None:
         if self._holding:
@@ -183,8 +189,11 @@ class Execution:
             self._active_before += time.monotonic() - self._active_since
             self._slots.release()
 
-    def _look(self) -> None:
-        """End the program if it was cancelled or its time is over."""
+    def _check_limits(self) -> None:
+        """Raise `Stopped` if the program was cancelled or a time limit is over.
+
+        While recorded calls are repeated, only a cancel counts. A limit of zero is always over.
+        """
         now = time.monotonic()
         if self._cancelled:
             raise self._stop("cancelled", "cancelled")
@@ -206,9 +215,10 @@ class Execution:
         return limit if self._rerun is None else min(limit, self._rerun.fuel)
 
     def _check_fuel(self, used: int) -> None:
+        """Raise `Stopped` beyond the fuel limit, `ReplayDiverged` beyond the recorded fuel."""
         limit, most = self._context.limits.fuel, self._fuel_max
         if used > most and most < limit:
-            # The record says where the program made its next call, or ended, and it did not.
+            # By the record, the program made its next call or ended at this fuel. Now it did not.
             raise ReplayDiverged(
                 index=len(self.calls), field="fuel", recorded=most, now=f"more than {most:,}"
             )
@@ -216,13 +226,13 @@ class Execution:
             raise self._stop("fuel", f"fuel: all {limit:,} units used")
 
     def _seconds_left(self) -> float:
-        """Return the seconds until the deadline, which a program that is run again has not."""
+        """Return the seconds until the deadline; no limit while recorded calls are repeated."""
         if self._rerun is not None:
             return threading.TIMEOUT_MAX
         return max(0.0, self._deadline - time.monotonic())
 
     def _begin_live(self) -> None:
-        """Go on behind the record: from here on the program has its time, and its fuel."""
+        """Continue live after the last recorded answer: start its time, and allow all its fuel."""
         assert self._instance is not None
         self._rerun = None
         self._instance.set_fuel_max(self._fuel_max + FUEL_MARGIN)
@@ -235,8 +245,9 @@ class Execution:
         return self._stopped
 
     def _on_tick(self) -> str | None:
+        """Check the limits, and pass the slot on if it is used up. Return why to end, or None."""
         try:
-            self._look()
+            self._check_limits()
         except Stopped as stopped:
             return stopped.stop
         if self._slots.used_up(self._slot_since):
@@ -248,6 +259,7 @@ class Execution:
         return None
 
     def _on_stdio(self, handle: int, data: bytes) -> None:
+        """Keep the report or the printed bytes. Raise `Stopped` beyond the output limit."""
         if handle == _RESULT:
             self._check_result(data)
             self.result = data
@@ -262,11 +274,14 @@ class Execution:
 
     @property
     def _result_bytes_max(self) -> int:
-        """How long a result may be as it is sent. An answer may take twice its size in JSON."""
+        """The longest report that is accepted, in bytes. In JSON, an answer may double in size."""
         return _RESULT_BYTES_MAX + 2 * self._context.limits.output_bytes
 
     def _check_result(self, data: bytes) -> None:
-        """End a program whose answer is longer than the output it has left."""
+        """Raise `Stopped` if the answer in a report is longer than the output that is left.
+
+        A short report is not decoded for that.
+        """
         limit, printed = self._context.limits.output_bytes, self._output.bytes_total
         if len(data) <= min(limit - printed, _RESULT_BYTES_MAX):
             return
@@ -274,7 +289,7 @@ class Execution:
             raise self._stop(
                 "output", f"output: a result of {len(data):,} bytes; {limit:,} allowed"
             )
-        said = read_said(data)
+        said = read_report(data)
         size = 0 if said is None or said.answer is None else len(said.answer.encode("utf-8"))
         if size > limit - printed:
             raise self._stop(
@@ -283,17 +298,24 @@ class Execution:
             )
 
     def _on_oversized(self, length: int) -> bytes:
-        """A request that is not even read still counts, and is told the same when run again."""
+        """Refuse a request that is too long, without reading it.
+
+        It counts as a call, and the refusal is recorded, so a repeated program gets it again.
+        """
         limit = self._context.limits.request_bytes
         refused = error_reply(UsageError(f"a request of {length:,} bytes; at most {limit:,}"))
-        return self._answered(oversized_request(length), "", lambda call: refused)
+        return self._answer(oversized_request(length), "", lambda call: refused)
 
     def _on_call(self, request: bytes) -> bytes:
-        return self._answered(request, _name_of(request), self._host.serve)
+        return self._answer(request, _name_of(request), self._host.serve)
 
-    def _answered(
+    def _answer(
         self, request: bytes, name: str, serve: Callable[[HostCall], bytes | Awaitable[bytes]]
     ) -> bytes:
+        """Answer a call, record it, and return the reply. `serve` makes the answer.
+
+        Raise `Stopped` if it was cancelled, or if the host calls, the fuel or the time is used up.
+        """
         index = len(self.calls)
         limits = self._context.limits
         if index >= limits.host_calls:
@@ -303,7 +325,7 @@ class Execution:
         self._check_fuel(fuel)
         asked = time.monotonic()
         reply = serve(HostCall(index=index, name=name, request=request, fuel=fuel))
-        # What the host does for the program in its thread is not the program's time.
+        # Work of the host in the program's thread does not count as the program's time.
         self._active_since += time.monotonic() - asked
         if not isinstance(reply, bytes):
             reply = self._wait(reply, name)
@@ -338,13 +360,17 @@ class Execution:
     # -- waiting ---------------------------------------------------------------------------------
 
     def _wait(self, answer: Awaitable[bytes] | Blocking, name: str) -> bytes:
-        """Wait for an answer without holding a slot."""
+        """Wait for an answer without holding a slot, then take a slot again.
+
+        Raise `Stopped` at the deadline or at a cancel, or what the host function raised.
+        """
         self._box = box = _Box()
         self._pause()
         if isinstance(answer, Blocking):
             _in_thread(answer, box, name)
         else:
             self._loop.call_soon_threadsafe(self._begin, answer, box)
+        # A cancel before the box was set could not wake it. A later one finds the box.
         if self._cancelled:
             box.arrived.set()
         if not box.arrived.wait(self._seconds_left()):
@@ -364,9 +390,9 @@ class Execution:
         return box.reply
 
     def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
-        """Start a coroutine on the loop; its end wakes the program."""
+        """Start a coroutine on the loop; its end wakes the program. To be called on the loop."""
         if box.abandoned and not isinstance(answer, asyncio.Future):
-            # Nobody waits for it any more, and it has not begun.
+            # The program has stopped waiting, and the call has not started: it never will.
             if inspect.iscoroutine(answer):
                 answer.close()
             return
@@ -377,6 +403,7 @@ class Execution:
             task.cancel()
 
     def _abandon(self, box: _Box) -> None:
+        """Stop waiting for an answer, and cancel its task on the loop if it has started."""
         box.abandoned = True
 
         def cancel() -> None:
@@ -386,8 +413,11 @@ class Execution:
         self._loop.call_soon_threadsafe(cancel)
 
 
-def describe(error: BaseException) -> tuple[Stop, str]:
-    """Say how a program that was ended from outside ended."""
+def stop_of(error: BaseException) -> tuple[Stop, str]:
+    """Return the stop and the message for the exception that stopped a program.
+
+    Raise `TypeError` for an exception that does not stop programs.
+    """
     if isinstance(error, Stopped):
         return error.stop, error.message
     if isinstance(error, BadPointer):
@@ -411,11 +441,14 @@ def _outcome(task: asyncio.Task[bytes]) -> bytes | BaseException:
 
 
 def _in_thread(work: Callable[[], bytes], box: _Box, name: str) -> None:
-    """Run a blocking function where it can be left behind."""
+    """Run a blocking function in a thread of its own, for which nothing has to wait.
+
+    If the program stops waiting, the next `scheduling.check` in that thread raises.
+    """
 
     def serve() -> None:
         try:
-            with scheduling.watched_by(box.look):
+            with scheduling.watched_by(box.check):
                 box.put(work())
         except BaseException as error:
             box.put(error)
@@ -424,53 +457,59 @@ def _in_thread(work: Callable[[], bytes], box: _Box, name: str) -> None:
 
 
 def oversized_request(length: int) -> bytes:
-    """What stands for a request that was too long to read."""
+    """Return the bytes that are recorded in place of a request that was too long to read."""
     return b"oversized:%d" % length
 
 
 def _name_of(request: bytes) -> str:
-    """The function's name, cheaply: a request is `["name",...`; whatever else is not ours."""
+    """Return the function's name without decoding the request, which starts as `["name",`.
+
+    Return "" if it does not, or if the name is too long.
+    """
     if request[:2] != b'["':
         return ""
     end = request.find(b'"', 2, _NAME_BYTES_MAX)
     return request[2:end].decode("utf-8", "replace") if end > 0 else ""
 
 
-# Between bytes and results: what goes into the guest, and what its end means.
+# Convert between programs and bytes, and between the end of a program and its result.
 
 
 def source_of(program: str | bytes, bytes_max: int) -> tuple[bytes, ExecutionResult | None]:
-    """The program as UTF-8, or the result that says why it cannot be run."""
+    """Return the program as UTF-8 and None, or b"" and the result that says why it cannot run."""
     try:
         source = program if isinstance(program, bytes) else program.encode("utf-8")
         source.decode("utf-8")
     except UnicodeError as error:
-        return b"", _unrunnable("SyntaxError", f"the program is not UTF-8: {error}")
+        return b"", _error_result("SyntaxError", f"the program is not UTF-8: {error}")
     if len(source) > bytes_max:
         message = f"the program is {len(source):,} bytes long; at most {bytes_max:,}"
-        return b"", _unrunnable("ProgramTooLong", message)
+        return b"", _error_result("ProgramTooLong", message)
     return source, None
 
 
-def _unrunnable(kind: str, message: str) -> ExecutionResult:
+def _error_result(kind: str, message: str) -> ExecutionResult:
     return ExecutionResult(exit_code=1, error=ProgramError(kind=kind, message=message))
 
 
-def broken(message: str) -> ExecutionResult:
-    """The result of a program that could not be begun in what earlier ones have left."""
+def broken_result(message: str) -> ExecutionResult:
+    """Return the result of a program that could not start because its interpreter is broken."""
     error = ProgramError(kind=KINDS["trap"], message=message)
     return ExecutionResult(exit_code=NOT_RUN, stop="trap", error=error)
 
 
 def program_payload(source: bytes, context: ExecutionContext) -> bytes:
-    """A header line, which is the name and the environment if there is one, and the source."""
+    """Encode a program for the guest: a line with its name and environment, then the source.
+
+    Without environment variables, that part of the line is left out.
+    """
     name = "".join(each if each.isprintable() else "?" for each in context.program_name)
     env = b"\0" + msgspec.json.encode(context.env_vars) if context.env_vars else b""
     return name.encode("utf-8", "replace") + env + b"\n" + source
 
 
 def names_payload(before: HostNames, after: HostNames) -> bytes:
-    """What changes in the guest's namespace."""
+    """Encode the change of the guest's namespace from the names `before` to those `after`."""
     return msgspec.json.encode(
         {
             "removed": sorted(_all_names(before) - _all_names(after)),
@@ -492,7 +531,11 @@ def _all_names(names: HostNames) -> set[str]:
 def recover_output(
     instance: Instance, windows: Sequence[tuple[int, int, int]], output: ProgramOutput
 ) -> None:
-    """Read what an ended program had printed but not sent."""
+    """Write to `output` what a stopped program had printed but not sent.
+
+    The guest's buffers are read from its memory. Sizes that do not fit are skipped, and bytes
+    beyond the output limit are dropped.
+    """
     for handle, address, size in windows:
         head = instance.read(address, 4)
         if len(head) == 4:
@@ -513,10 +556,13 @@ def result_of(
     context: ExecutionContext,
     took_ms: int,
 ) -> ExecutionResult:
-    """Make the result of a program that has ended, by itself or from outside."""
+    """Return the result of a program that has ended. `ended` is what stopped it, None if nothing.
+
+    `took_ms` is the time from start to end, waiting included. Both streams are closed.
+    """
     refused = instance.get("grow_refused")
     room = context.limits.output_bytes - output.bytes_total
-    said = None if ended is not None else read_said(execution.result, bytes_max=room)
+    said = None if ended is not None else read_report(execution.result, bytes_max=room)
     stop, error, exit_code = _verdict(said, ended, refused=refused, context=context)
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
@@ -559,13 +605,21 @@ def result_of(
 
 
 def _verdict(
-    said: Said | None, ended: BaseException | None, *, refused: int, context: ExecutionContext
+    said: ProgramReport | None,
+    ended: BaseException | None,
+    *,
+    refused: int,
+    context: ExecutionContext,
 ) -> tuple[Stop, ProgramError | None, int]:
+    """Return the stop, the error and the exit code of a program.
+
+    `refused` counts refused memory growth: with any, a trap or a `MemoryError` is the memory limit.
+    """
     memory = f"memory: more than {context.limits.memory_bytes:,} bytes were needed"
     if ended is not None:
-        stop, message = describe(ended)
+        stop, message = stop_of(ended)
         if stop == "trap" and refused:
-            # Native code that cannot allocate aborts.
+            # Native code in the guest aborts if it cannot allocate memory.
             stop, message = "memory", memory
         return stop, ProgramError(kind=KINDS[stop], message=message), NOT_RUN
     if said is None:

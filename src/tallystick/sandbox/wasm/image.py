@@ -1,7 +1,7 @@
-"""The guest image that ships with the package: where it is, and that it is what it says.
+"""The guest image that ships with the package: find it, and check it against its manifest.
 
-This module does not import the engine: commands that only read ask here which guest and engine a
-session would continue with.
+This module does not import the engine. Commands that only read use it to learn which guest and
+engine a session would continue with.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import msgspec
 
 from tallystick.core.errors import GuestMissing
 
-# What changes the code or its behaviour. It is part of the cache key and of every snapshot's engine
-# name: fuel and results are equal only between equal settings.
+# The engine settings that change the code or its behaviour. They are part of the cache key and of
+# the engine name in every snapshot: fuel and results are equal only between equal settings.
 _SETTINGS = "fuel=1 epoch=1 nan=1 exceptions=1 opt=speed stack=2097152"
 
 
 def _version() -> str:
     """Return the version of the engine, without importing it.
 
-    The folder that pip writes beside the package has it in its name. The standard reader takes
-    9 ms to import and ask; that is done where the folder is not found.
+    The directory that pip writes beside the package has the version in its name. The standard
+    reader, `importlib.metadata`, takes 9 ms; it is used only if that directory is not found.
     """
     found = importlib.util.find_spec("wasmtime")
     if found is not None and found.origin is not None:
@@ -43,7 +43,7 @@ _IMAGE_DIRECTORY = Path(__file__).parents[2] / "guest" / "_image"
 
 
 class GuestImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest beside `guest.wasm`."""
+    """The manifest beside `guest.wasm`. `state` names the guest's mutable globals."""
 
     format: int
     sha256: str
@@ -51,7 +51,7 @@ class GuestImage(msgspec.Struct, frozen=True, kw_only=True):
     path: Path = Path()
 
     def read(self) -> bytes:
-        """Return the module's bytes, checked against the manifest."""
+        """Return the module's bytes. Raise `GuestMissing` if their digest is another."""
         data = self.path.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != self.sha256:
@@ -60,7 +60,10 @@ class GuestImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_image(directory: Path = _IMAGE_DIRECTORY) -> GuestImage:
-    """Read the manifest. The module itself is read only if it has to be compiled."""
+    """Read the manifest, and not the module, which is needed only to compile it.
+
+    Raise `GuestMissing` if the manifest is missing, unreadable or of another format.
+    """
     manifest = directory / "guest.json"
     try:
         image = msgspec.json.decode(manifest.read_bytes(), type=GuestImage, strict=True)

@@ -1,7 +1,7 @@
 """One live guest: its memory, its mutable globals, and calls into it.
 
-An instance that was ended by a trap is never used again: its stack pointer and its interpreter
-stand in the middle of a program. Who owns it makes a new one.
+An instance that a trap has ended is never used again: its stack pointer and its interpreter are in
+the middle of a program. Its owner discards it and makes a new one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tallystick.sandbox.snapshot import PAGE_BYTES
 from tallystick.sandbox.wasm.engine import Guest, current, native, tick_callback
 
 BOOT, RUN, BIND, WHEEL = range(4)
-# Python counts time in 64 bits of nanoseconds, up to April 2262. A program starts at the latest at
-# this moment of November 2260, so that it has a year to sleep in.
+# Python counts time in 64 bits of nanoseconds, up to April 2262. No program starts later than this
+# moment of November 2260, so that it can sleep for a year.
 CLOCK_LATEST_NS = 9_180_000_000_000_000_000
 WASM_PAGE_BYTES = 65_536
 _I64 = 1
@@ -28,7 +28,7 @@ _TickType = native._wasmtime_store_epoch_deadline_callback.argtypes[1]
 
 
 class Ended(Exception):
-    """The guest was ended by the engine. `reason` is the engine's word for it."""
+    """The engine ended the guest. `reason` is its name or message for that."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -36,13 +36,13 @@ class Ended(Exception):
 
 
 class _Global:
-    """A mutable integer global. The engine's own wrapper looks its type up at each use."""
+    """A mutable integer global. The engine's own wrapper looks up the type at each use."""
 
     __slots__ = ("_call", "_field", "_value")
 
     def __init__(self, context: Any, raw: Any) -> None:
         self._value = native.wasmtime_val_t()
-        # References are made once: making them costs as much as the call they are for.
+        # References are made once, because making them takes as long as the call itself.
         self._call = (context, byref(raw), byref(self._value))
         native._wasmtime_global_get(*self._call)
         self._field = "i64" if self._value.kind == _I64 else "i32"
@@ -59,7 +59,10 @@ class _Global:
 
 
 class Instance:
-    """A guest and the functions that serve it. Used by one thread at a time."""
+    """One guest, and the functions that serve its imports. Use it in one thread at a time.
+
+    `on_call`, `on_oversized`, `on_stdio` and `on_tick` are replaced for each program.
+    """
 
     def __init__(self, guest: Guest, *, memory_bytes_max: int) -> None:
         self._store = store = wasmtime.Store(guest.engine)
@@ -87,12 +90,12 @@ class Instance:
         self.pending: bytes | None = None
         self.raised: BaseException | None = None
         self.request_bytes_max = 0
-        # Nothing reads it here: a result comes by address, and the listener measures it.
+        # Not read in this class: the function behind `on_stdio` checks the length of a result.
         self.result_bytes_max = 0
-        self.on_call: Callable[[bytes], bytes] = _nothing_served
-        self.on_oversized: Callable[[int], bytes] = _nothing_oversized
-        self.on_stdio: Callable[[int, bytes], None] = _nothing_written
-        self.on_tick: Callable[[], str | None] = _never_ends
+        self.on_call: Callable[[bytes], bytes] = _refuse_call
+        self.on_oversized: Callable[[int], bytes] = _refuse_oversized
+        self.on_stdio: Callable[[int, bytes], None] = _discard_output
+        self.on_tick: Callable[[], str | None] = _never_stop
         self.set_memory_max(memory_bytes_max)
 
     def _export(self, instance: Any, name: str) -> Any:
@@ -109,17 +112,23 @@ class Instance:
         return found
 
     def refuse_calls(self) -> None:
-        """Let the guest ask nothing: whoever answered the last program has no part in this."""
-        self.on_call = _nothing_served
-        self.on_oversized = _nothing_oversized
+        """Refuse all host calls from now on: each one ends the guest.
+
+        So code that runs outside of a program cannot reach the host of the last one.
+        """
+        self.on_call = _refuse_call
+        self.on_oversized = _refuse_oversized
         self.request_bytes_max = 0
 
     # -- running ---------------------------------------------------------------------------------
 
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
-        """Call the guest's one export. Raises `Ended`, or what an import raised."""
+        """Call the guest's one export with `payload` pending and this much fuel.
+
+        Raise `Ended` if the engine ended the guest, or the exception that an import raised.
+        """
         if kind == RUN and not 0 <= self.get("clock") <= CLOCK_LATEST_NS:
-            # An earlier program slept so long that little of what Python can count is left.
+            # An earlier program slept so long that the clock is near the end of what Python counts.
             self.set("clock", CLOCK_LATEST_NS)
         self.pending = payload
         self.raised = None
@@ -135,13 +144,17 @@ class Instance:
                 self._context, byref(self._run), self._slots, 2, byref(trap)
             )
         finally:
-            # None outside of a call, where nobody reads it.
+            # None outside of a call, where it is never read.
             current.instance = previous  # type: ignore[assignment]
         if error or trap:
             self._raise(error, trap)
 
     def _raise(self, error: Any, trap: Any) -> None:
-        """Say why the guest ended. A trap of our imports comes back as an error, not as a trap."""
+        """Raise the reason why the guest ended: what an import raised, or else `Ended`.
+
+        A trap that one of our imports made comes back as an error, not as a trap. So the stored
+        exception comes first in both cases.
+        """
         made: Exception
         if error:
             foreign = wasmtime.WasmtimeError._from_ptr(error)
@@ -156,13 +169,13 @@ class Instance:
         raise made
 
     def set_fuel_max(self, fuel: int) -> None:
-        """Replace the fuel of the present call, while the guest waits for the host."""
+        """Set the total fuel of the current call anew, while the guest waits for the host."""
         used = self.fuel_used()
         self._fuel_given = fuel
         native._wasmtime_context_set_fuel(self._context, max(0, fuel - used))
 
     def fuel_used(self) -> int:
-        """Fuel used by the present or last call. Behind by a little after an interruption."""
+        """Return the fuel used by the current or last call; a little too low if a tick ended it."""
         native._wasmtime_context_get_fuel(*self._read_fuel)
         return self._fuel_given - self._fuel_left.value
 
@@ -172,16 +185,18 @@ class Instance:
         return int(native._wasmtime_memory_data_size(*self._read_size))
 
     def read(self, address: int, length: int) -> bytes:
-        """Read guest memory, as far as it lies in it."""
+        """Return bytes of the guest's memory; none at all if the range is not inside it."""
         size = self.memory_size()
         if address < 0 or length < 0 or address + length > size:
             return b""
         return string_at(self.base + address, length)
 
     def page(self, index: int) -> bytes:
+        """Return a page of `PAGE_BYTES`. The caller checks that it is inside the memory."""
         return string_at(self.base + index * PAGE_BYTES, PAGE_BYTES)
 
     def grow_to(self, size: int) -> None:
+        """Grow the memory to `size` bytes, a multiple of 64 KiB. It never shrinks."""
         missing = size - self.memory_size()
         if missing > 0:
             self._memory.grow(self._store, missing // WASM_PAGE_BYTES)
@@ -194,37 +209,38 @@ class Instance:
         self._globals[name].set(value)
 
     def state(self) -> dict[str, int]:
-        """Every mutable global of the guest."""
+        """Return every mutable global of the guest that belongs to its state."""
         return {name: self.get(name) for name in self._globals}
 
     def set_memory_max(self, memory_bytes_max: int) -> None:
-        """Set the cap the guest's own allocator sees: growth beyond it is refused and counted."""
+        """Set the limit for the guest's allocator: growth beyond it is refused and counted."""
         self.set("memory_pages_max", min(memory_bytes_max // WASM_PAGE_BYTES, 65_536))
 
     def digest(self) -> str:
-        """SHA-256 of the whole memory and state."""
+        """Return the SHA-256 of the whole memory and state, in hex."""
         digest = hashlib.sha256(string_at(self.base, self.memory_size()))
         digest.update(repr(sorted(self.state().items())).encode())
         return digest.hexdigest()
 
     def close(self) -> None:
-        # Without arguments the two reads fail as a TypeError, never as a read of freed memory.
+        """Free the memory of the instance, which cannot be used afterwards."""
+        # Without their arguments, the two reads raise TypeError; they never read freed memory.
         self._read_fuel = self._read_size = ()
         self._globals = {}
         self._store.close()
 
 
-def _nothing_served(request: bytes) -> bytes:
+def _refuse_call(request: bytes) -> bytes:
     raise Ended("no host serves this call")
 
 
-def _nothing_oversized(length: int) -> bytes:
+def _refuse_oversized(length: int) -> bytes:
     raise Ended("no host serves this call")
 
 
-def _nothing_written(handle: int, data: bytes) -> None:
-    """Discard."""
+def _discard_output(handle: int, data: bytes) -> None:
+    """Discard what the guest writes."""
 
 
-def _never_ends() -> str | None:
+def _never_stop() -> str | None:
     return None

@@ -1,8 +1,9 @@
-"""An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
+"""Keep the state of one interpreter, and rebuild it after a program was stopped from outside.
 
-The instance is the namespace. It is dropped whenever a program is ended from outside, and made
-again when it is next needed: from the checkpoint if there is one, else from the guest's image, then
-by the journal. Everything here runs in a program thread, one call at a time.
+The instance holds the variables. A program that is stopped from outside leaves it in an unknown
+state, so the instance is discarded. The next use loads the last checkpoint, or else the guest's
+image. Then it runs the programs since then again, on their recorded answers (the journal).
+Everything here runs in a program thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
-# Which pages of a guest's memory differ from its image, and putting them back.
+# Find the pages of a guest's memory that differ from its image, and write pages back.
 #
-# On Linux the kernel says which pages of a private mapping were written: those that are present and
-# no longer backed by the file. Only they are compared. Elsewhere, or where the kernel does not say,
-# all pages are. Either way what is stored is what differs, so both give the same snapshot.
+# On Linux the kernel tells which pages of a private mapping were written: those that are present or
+# swapped out, and no longer backed by the file. Only these are compared. On other systems, or if
+# the kernel does not tell, all pages are compared. Only pages that differ are stored, so the
+# snapshot is the same in both cases.
 
 
 _PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61
@@ -43,10 +45,13 @@ _CHUNK_PAGES = 64
 
 
 def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> list[int]:
-    """Return the indices of the pages at `base` that differ from the image, in order."""
-    candidates: Iterable[int] | None = _written(base, size // PAGE_BYTES)
+    """Return the indices of the pages at `base` that differ from the image, in order.
+
+    Beyond the end of the image, a page of zeros does not differ. Sizes are in bytes.
+    """
+    candidates: Iterable[int] | None = _written_pages(base, size // PAGE_BYTES)
     if candidates is None:
-        candidates = _coarsely(range(size // PAGE_BYTES), base, image_base, image_size)
+        candidates = _unequal_chunks(range(size // PAGE_BYTES), base, image_base, image_size)
     found = []
     for page in candidates:
         offset = page * PAGE_BYTES
@@ -58,15 +63,18 @@ def changed_pages(*, base: int, size: int, image_base: int, image_size: int) -> 
 
 
 def put_pages(*, base: int, indices: Sequence[int], pages: Sequence[bytes]) -> None:
-    """Write pages at their places, neighbours in one move."""
-    for first, count in _runs(indices):
+    """Write pages to the memory at `base`; neighbouring pages are written in one move.
+
+    The caller checks that all of them are inside the memory.
+    """
+    for first, count in _neighbours(indices):
         data = b"".join(pages[first : first + count])
         source = cast(c_char_p(data), c_void_p)
         memmove(base + indices[first] * PAGE_BYTES, source, len(data))
 
 
-def _written(base: int, count: int) -> list[int] | None:
-    """The pages of this mapping that were written, or None if the kernel does not tell."""
+def _written_pages(base: int, count: int) -> list[int] | None:
+    """Return the pages of this mapping that were written, or None if the kernel does not tell."""
     if base % PAGE_BYTES:
         return None
     try:
@@ -85,8 +93,11 @@ def _written(base: int, count: int) -> list[int] | None:
     ]
 
 
-def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iterator[int]:
-    """Leave out chunks that are equal as a whole: a comparison of 256 KiB costs as one of 4."""
+def _unequal_chunks(pages: range, base: int, image_base: int, image_size: int) -> Iterator[int]:
+    """Yield pages without those in chunks that are equal as a whole.
+
+    One comparison of 256 KiB takes about as long as one of 4 KiB.
+    """
     for first in range(0, len(pages), _CHUNK_PAGES):
         offset = first * PAGE_BYTES
         length = min(_CHUNK_PAGES, len(pages) - first) * PAGE_BYTES
@@ -101,8 +112,8 @@ def _coarsely(pages: range, base: int, image_base: int, image_size: int) -> Iter
             yield from range(first, first + length // PAGE_BYTES)
 
 
-def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Positions and lengths of the runs of neighbouring indices."""
+def _neighbours(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """Yield the position and the length of each series of neighbouring indices."""
     first = 0
     for position in range(1, len(indices) + 1):
         ended = position == len(indices) or indices[position] != indices[position - 1] + 1
@@ -111,24 +122,24 @@ def _runs(indices: Sequence[int]) -> Iterable[tuple[int, int]]:
             first = position
 
 
-# What was done to a session since its last checkpoint: enough to do it again.
+# The calls into an interpreter since its last checkpoint, so that they can be repeated.
 #
-# A program that is ended from outside leaves its interpreter in the middle of something. The
-# namespace before it is not kept as a copy for each program, which would cost every program to save
-# the few that are ended; it is made again from the last checkpoint by running what came after on
-# recorded answers. That is sound because programs are deterministic, and it is checked by their
-# fuel. A checkpoint is taken before a program once making up for its predecessors would cost more
-# than copying their pages.
+# A program that is stopped from outside leaves its interpreter in an unknown state. Rejected: a
+# copy of the memory before each program. Every program would pay for the few that are stopped.
+# Instead, the state is rebuilt from the last checkpoint, by running the programs since then again
+# on their recorded answers. Programs are deterministic, so this is sound, and their fuel is
+# compared. Before a program, a checkpoint is taken if repeating its predecessors would cost more
+# than copying pages.
 
 
-# About a fifth of a second of guest time, where a checkpoint of a usual session costs ten
-# milliseconds; and a bound on what the recorded answers may hold.
+# About a fifth of a second of guest time (a checkpoint of a typical session takes ten
+# milliseconds), and a limit on the memory for recorded answers.
 _FUEL_MAX = 1_500_000_000
 _ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One call into the guest that went well, and what it was told."""
+    """One call into the guest that ended by itself, with the answers that it got."""
 
     kind: int
     payload: bytes
@@ -139,7 +150,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Entries since the last checkpoint."""
+    """The calls into the guest since the last checkpoint."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -151,10 +162,11 @@ class Journal:
 
     @property
     def long(self) -> bool:
-        """True once a checkpoint is the cheaper way back."""
+        """True if a checkpoint is cheaper than repeating the entries."""
         return self._fuel > _FUEL_MAX or self._bytes > _ANSWER_BYTES_MAX
 
     def append(self, entry: Entry) -> None:
+        """Add a call that was made."""
         self._entries.append(entry)
         self._fuel += entry.fuel
         self._bytes += len(entry.payload) + sum(len(answer.reply) for answer in entry.answers)
@@ -164,17 +176,20 @@ class Journal:
         self._fuel = self._bytes = 0
 
     def replay(self, instance: Instance) -> None:
-        """Do it all again in a fresh instance, and check that it came out the same."""
+        """Repeat all entries in a fresh instance.
+
+        Raise `SandboxError` if one fails, asks for something else, or uses other fuel.
+        """
         for entry in self._entries:
             try:
-                _again(instance, entry)
+                _repeat(instance, entry)
             except (Ended, BadPointer) as error:
                 raise SandboxError(f"a program could not be run again: {error}") from error
             if instance.fuel_used() != entry.fuel:
                 raise SandboxError("a program used other fuel when it was run again")
 
 
-def _again(instance: Instance, entry: Entry) -> None:
+def _repeat(instance: Instance, entry: Entry) -> None:
     answers = iter(entry.answers)
 
     def serve(request: bytes) -> bytes:
@@ -189,23 +204,23 @@ def _again(instance: Instance, entry: Entry) -> None:
     instance.set_memory_max(entry.memory_bytes_max)
     if entry.kind == RUN:
         instance.set("grow_refused", 0)
-    # No more than it used: a program that does something else is not run to its old limit.
+    # The fuel that it used, and not its old limit: a program that diverges is stopped early.
     instance.invoke(entry.kind, entry.payload, fuel=entry.fuel + FUEL_MARGIN)
 
 
-# An interpreter that comes back: the live instance, its last checkpoint, and the journal since.
+# The state of one interpreter: the live instance, its last checkpoint, and the journal since.
 
 
-# Bounds for our own calls into the guest. It runs code that an earlier program may have patched, so
-# it is held like any program: beyond these it is not preparing anything.
+# Limits for our own calls into the guest. They run code that an earlier program may have patched,
+# so they are limited like any program.
 _HOUSEKEEPING_FUEL = 100_000_000_000
 _HOUSEKEEPING_SECONDS = 20.0
 _RESULT_BYTES_MAX = 4 * 1024 * 1024
 _RESULT = 3
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot carries beside the memory."""
+class _SessionData(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a snapshot beside the memory: seed, clock, bound names and output buffers."""
 
     seed: int
     clock_ns: int
@@ -213,23 +228,23 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[tuple[int, int, int], ...] = ()
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the guest says after a call of our own. Its word: only the types are checked."""
+class GuestReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The guest's reply to one of our own calls. It is not trusted; only its types are checked."""
 
     windows: tuple[tuple[int, int, int], ...] = ()
     modules: tuple[str, ...] | None = None
     message: str = ""
 
 
-_prepared = msgspec.json.Decoder(Prepared).decode
+_decode_reply = msgspec.json.Decoder(GuestReply).decode
 
 
 class Namespace:
-    """The state of one session."""
+    """The state of one interpreter. Set `interrupted` to end a call of ours into the guest."""
 
     def __init__(self, sandbox: WasmSandbox, *, seed: int, clock_ns: int) -> None:
         self._sandbox = sandbox
-        self._kept = _Kept(seed=seed, clock_ns=clock_ns)
+        self._kept = _SessionData(seed=seed, clock_ns=clock_ns)
         self._instance: Instance | None = None
         self._checkpoint: Image | None = None
         self._journal = Journal()
@@ -239,29 +254,34 @@ class Namespace:
 
     @property
     def windows(self) -> Sequence[tuple[int, int, int]]:
-        """Where the guest gathers its output: (stream, address, size)."""
+        """The buffers in which the guest collects output: (stream, address, size)."""
         return self._kept.windows
 
-    def prepared(self, limits: Limits, names: HostNames, *, seconds_max: float | None) -> Instance:
-        """Return a living instance with these names bound and these limits set.
+    def prepare(self, limits: Limits, names: HostNames, *, seconds_max: float | None) -> Instance:
+        """Return the live instance with these names bound and this memory limit set.
 
-        None is no limit of time, for a program that is run again: it was prepared once.
+        Take a checkpoint first if the journal is long. Each own call into the guest may take
+        `seconds_max`, and 20 s at most; None is no time limit, for a program that is run again: it
+        was prepared once already. Raise `GuestBroken` if the interpreter cannot be prepared,
+        `SandboxError` if it cannot be rebuilt, and `UsageError` if the session is closed.
         """
         self._seconds_max = inf if seconds_max is None else min(seconds_max, _HOUSEKEEPING_SECONDS)
         if self._journal.long:
             self.checkpoint()
-        instance = self.living()
+        instance = self.live_instance()
         if names.key != self._kept.names.key:
             self.call(BIND, names_payload(self._kept.names, names))
-            # The values are in the guest now; only their names are still needed.
+            # The guest has the values now. Only their names are needed, to remove them later.
             listed = msgspec.structs.replace(names, values=dict.fromkeys(names.values))
             self._kept = msgspec.structs.replace(self._kept, names=listed)
         instance.set_memory_max(limits.memory_bytes)
         instance.set("grow_refused", 0)
         return instance
 
-    def ran(self, payload: bytes, *, limits: Limits, fuel: int, answers: Sequence[Answer]) -> None:
-        """Note a program that ended by itself, so that it can be run again."""
+    def add_program(
+        self, payload: bytes, *, limits: Limits, fuel: int, answers: Sequence[Answer]
+    ) -> None:
+        """Add a program that ended by itself to the journal, so that it can be run again."""
         self._journal.append(
             Entry(
                 kind=RUN,
@@ -273,27 +293,34 @@ class Namespace:
             )
         )
 
-    def living(self) -> Instance:
-        """The instance, made again if the last program was ended from outside."""
+    def live_instance(self) -> Instance:
+        """Return the live instance; rebuild it if it was dropped.
+
+        Raise `UsageError` if the session is closed, and `SandboxError` if rebuilding fails.
+        """
         if self._closed:
             raise UsageError("the session is closed")
         if self._instance is None:
-            self._instance = self._made()
+            self._instance = self._rebuild()
         return self._instance
 
     def drop(self) -> None:
-        """Give up the instance; the namespace stays as the last checkpoint and the journal say."""
+        """Discard the instance. The next use rebuilds it from the checkpoint and the journal."""
         instance, self._instance = self._instance, None
         if instance is not None:
             instance.close()
 
-    def call(self, kind: int, payload: bytes) -> Prepared:
-        """Call the guest on our own account: it may ask nothing of the host, and must not fail."""
-        return self._call(self.living(), kind, payload)
+    def call(self, kind: int, payload: bytes) -> GuestReply:
+        """Call the guest for ourselves, without host calls, and add the call to the journal.
+
+        Raise `GuestBroken` if the guest fails, asks the host, or replies with something else. The
+        instance is dropped then.
+        """
+        return self._call(self.live_instance(), kind, payload)
 
     def checkpoint(self) -> Image:
-        """Copy what differs from the guest's image; the journal starts afresh from there."""
-        instance = self.living()
+        """Copy the pages that differ from the guest's image, clear the journal, return the copy."""
+        instance = self.live_instance()
         pristine = self._sandbox.pristine
         size = instance.memory_size()
         indices = changed_pages(
@@ -315,7 +342,11 @@ class Namespace:
         return self._checkpoint
 
     def load(self, image: Image) -> None:
-        """Become what the image says. Refused by name for another guest or engine."""
+        """Replace the state by an image. It is loaded into an instance at the next use.
+
+        Raise `SnapshotMismatch` if the image was made by another guest or engine, is damaged, or
+        needs more memory than is allowed. The state is unchanged then.
+        """
         guest = self._sandbox.guest.image
         if image.guest != guest.sha256:
             raise SnapshotMismatch(
@@ -328,7 +359,7 @@ class Namespace:
             )
         _check_image(image, state=guest.state, memory_bytes_max=self._sandbox.memory_bytes_max)
         try:
-            kept = msgspec.json.decode(image.session, type=_Kept)
+            kept = msgspec.json.decode(image.session, type=_SessionData)
         except msgspec.MsgspecError as error:
             raise SnapshotMismatch(f"the snapshot's session cannot be read: {error}") from error
         self.drop()
@@ -336,6 +367,7 @@ class Namespace:
         self._journal.clear()
 
     def close(self) -> None:
+        """Free the instance and the checkpoint. Closing twice is harmless."""
         self._closed = True
         self.drop()
         self._journal.clear()
@@ -343,14 +375,15 @@ class Namespace:
 
     # -- making --------------------------------------------------------------------------------
 
-    def _made(self) -> Instance:
+    def _rebuild(self) -> Instance:
+        """Return a new instance in the state of the checkpoint and the journal."""
         instance = self._sandbox.new_instance()
         try:
             if self._checkpoint is not None:
                 self._put(instance, self._checkpoint)
             else:
                 instance.set("clock", self._kept.clock_ns)
-                instance.set("rng", _signed(_spread(self._kept.seed)))
+                instance.set("rng", _as_signed(_spread(self._kept.seed)))
                 if len(self._journal) == 0:
                     self._boot(instance)
                     return instance
@@ -371,7 +404,7 @@ class Namespace:
         for name, value in image.state.items():
             instance.set(name, value)
 
-    def _call(self, instance: Instance, kind: int, payload: bytes) -> Prepared:
+    def _call(self, instance: Instance, kind: int, payload: bytes) -> GuestReply:
         said: list[bytes] = [b""]
         ends_at = time.monotonic() + self._seconds_max
 
@@ -390,7 +423,7 @@ class Namespace:
         try:
             with self._sandbox.guest.ticker:
                 instance.invoke(kind, payload, fuel=_HOUSEKEEPING_FUEL)
-            prepared = _prepared(said[0])
+            prepared = _decode_reply(said[0])
         except (Ended, BadPointer, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             self.drop()
             raise GuestBroken(
@@ -410,7 +443,10 @@ class Namespace:
 
 
 def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -> None:
-    """Refuse pages that would be written outside the guest, whatever store they come from."""
+    """Raise `SnapshotMismatch` for pages that would be written outside of the guest's memory.
+
+    Images are checked here because they may come from any store.
+    """
     if image.memory_bytes > memory_bytes_max:
         raise SnapshotMismatch(
             f"the snapshot needs {image.memory_bytes:,} bytes of memory; "
@@ -430,9 +466,9 @@ def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -
 
 
 def _spread(seed: int) -> int:
-    """Spread a seed over 64 bits, so that small seeds do not begin alike."""
+    """Spread a seed over 64 bits, so that small seeds do not start with similar numbers."""
     return (seed * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03) & 0xFFFF_FFFF_FFFF_FFFF
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,4 +1,4 @@
-"""Run programs of a run in the WASM sandbox: again on their record, or on from a snapshot."""
+"""Run the programs of a run in the WASM sandbox: live, repeated, or after a loaded snapshot."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tallystick.sandbox.wasm.variables import record_values, variable_names
 if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
 
-# What a run records of its backend.
+# The name under which a run records this backend.
 _NAME = "wasm"
 
 
 class WasmPrograms:
-    """Runs the programs of one run in `session`, and keeps its interpreter now and then."""
+    """Run the programs of one run in `session`, and store its interpreter from time to time."""
 
     def __init__(self, session: WasmSession, files: Keeper, *, identity: Identity) -> None:
         self._session = session
@@ -53,7 +53,7 @@ class WasmPrograms:
 
     @property
     def repeatable(self) -> bool:
-        """True: clock, randomness and answers are ours, so a program does the same again."""
+        """True: we supply clock, randomness and answers, so a repeated program does the same."""
         return True
 
     @property
@@ -61,7 +61,10 @@ class WasmPrograms:
         return self._session.session_id
 
     async def restore(self, history: History) -> int:
-        """Load the last snapshot. Return the program it was taken after, 0 if none loads."""
+        """Load the last snapshot that can be loaded.
+
+        Return the intent of the program after which it was taken, 0 if none can be loaded.
+        """
         self._has_run = any(each.fuel for each in history.finished.values())
         for intent, taken in sorted(history.snapshots.items(), reverse=True):
             try:
@@ -69,7 +72,8 @@ class WasmPrograms:
                     _, image = unpacked(chunks)
                 await self._session.load(image)
             except BackendError:
-                # Gone, damaged, or of another sandbox: the programs are run again.
+                # The snapshot is missing, damaged, or from another guest. An earlier one may load;
+                # without one, all programs are run again.
                 continue
             return intent
         return 0
@@ -83,13 +87,17 @@ class WasmPrograms:
         host: Host,
         attempted: Callable[[NetworkAttempted], None],
     ) -> ExecutionResult:
-        """Run a program. It has no network: `attempted` hears of nothing."""
+        """Run a program. It has no network, so `attempted` is never called."""
         result = await self._session.execute(source, context=context, host=host)
         self._has_run = self._has_run or result.charge.fuel > 0
         return result
 
     async def keep(self, finished: ProgramFinished, *, fuel_saved: int) -> SnapshotTaken | None:
-        """Keep the interpreter when running again what it has run would take `fuel_saved`."""
+        """Store the interpreter, and return the record of it; None if it is not stored.
+
+        It is stored after a program that ended by itself, once the programs since the last snapshot
+        used at least `fuel_saved`.
+        """
         self._fuel_since_kept += finished.fuel
         if finished.stop != "finished" or self._fuel_since_kept < fuel_saved:
             return None
@@ -97,7 +105,7 @@ class WasmPrograms:
         snapshot = SnapshotId(
             id=f"{finished.intent}", name="run", session_id=self.session_id, created_at=0
         )
-        # Compressed elsewhere: others on this loop need not wait for it.
+        # In a thread, so that compression does not block this event loop.
         ref = await asyncio.to_thread(lambda: self._files.keep_snapshot(packed(snapshot, image)))
         if ref is None:
             return None
@@ -107,11 +115,11 @@ class WasmPrograms:
         )
 
     async def image(self) -> SessionImage | None:
-        """Return the interpreter with its variables; None if no program of the run has run."""
+        """Return the interpreter and its variables; None if no program of the run used fuel."""
         if not self._has_run:
             return None
         image = await self._session.image()
-        # These run programs of ours, and so come after it.
+        # These two run programs of our own, so they come after the image.
         names = await variable_names(self._session)
         return SessionImage(image=image, names=names, values=await record_values(self._session))
 
@@ -124,12 +132,16 @@ _: type[Programs] = WasmPrograms
 
 
 def identity_of(sandbox: WasmSandbox) -> Identity:
-    """Return what a run records of its sandbox: which guest, and which engine with its settings."""
+    """Return the identity that a run records: the guest's digest, and the engine's settings."""
     return Identity(backend=_NAME, guest=sandbox.guest.image.sha256, engine=ENGINE)
 
 
 async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) -> WasmPrograms:
-    """Open a session for the programs of a run, as it stood when the run began."""
+    """Open an interpreter for the programs of a run, in its state when the run began.
+
+    Raise `StoreError` if the stored interpreter cannot be read, and `SnapshotMismatch` if another
+    version made it.
+    """
     session = await sandbox.open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
     )
@@ -142,7 +154,7 @@ async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) ->
 
 
 async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) -> None:
-    """Put the interpreter to where the run's session stood when it began."""
+    """Load the interpreter with which the run's session started the run, if there is one."""
     given = started.session
     ref = None if given is None else given.image
     if given is None or ref is None:
@@ -156,13 +168,14 @@ async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) 
         ) from error
     _, image = await asyncio.to_thread(unpacked, [raw])
     if started.clock_ns != FIXED_CLOCK_NS:
-        # The image has the time of the last run. One that starts at a fixed time continues it.
+        # The image has the clock of the last run. A run with a fixed start time continues from
+        # that; any other run starts at its own time.
         image = msgspec.structs.replace(image, state={**image.state, "clock": started.clock_ns})
     try:
         await session.load(image)
     except SnapshotMismatch as error:
         raise SnapshotMismatch(
-            f"session {given.session} was left by another version ({error}); its runs are kept: "
-            f"go on with that version, or start a new session from its values (tally session "
+            f"session {given.session} was left by another version ({error}); its runs are kept. "
+            f"Continue it with that version, or start a new session from its values (tally session "
             f"export {given.session} >values.json, tally session new --from values.json)"
         ) from error

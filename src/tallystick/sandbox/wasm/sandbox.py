@@ -1,4 +1,4 @@
-"""The WASM sandbox: the compiled guest, its sessions and snapshots, and its self-test."""
+"""The WASM sandbox: open interpreters, run programs in them, keep snapshots, test itself."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tallystick.sandbox.port import (
     Sandbox,
     SandboxSession,
 )
-from tallystick.sandbox.scheduling import Cancels, ProgramThreads, Slots
+from tallystick.sandbox.scheduling import CancellationTokens, ProgramThreads, Slots
 from tallystick.sandbox.snapshot import (
     SNAPSHOTS_MAX,
     Image,
@@ -45,7 +45,7 @@ from tallystick.sandbox.wasm.engine import BadPointer, Guest, load_guest
 from tallystick.sandbox.wasm.execution import (
     Execution,
     Stopped,
-    broken,
+    broken_result,
     program_payload,
     recover_output,
     result_of,
@@ -56,7 +56,7 @@ from tallystick.sandbox.wasm.instance import CLOCK_LATEST_NS, RUN, WHEEL, Ended,
 from tallystick.sandbox.wasm.namespace import Namespace
 from tallystick.storage.clock import new_id, now_ms
 
-# Wheels that a session may be given: pure Python, of sane size, checked before they are read.
+# Wheels for a session: pure Python, of limited size, checked before anything is unpacked.
 
 
 WHEEL_BYTES_MAX = 64 * 1024 * 1024
@@ -67,13 +67,17 @@ _NATIVE = (".so", ".pyd", ".dylib", ".dll")
 
 
 def check_wheel(data: bytes, *, name: str) -> None:
-    """Refuse what is not a pure-Python wheel, with the reason. Nothing is unpacked here."""
-    why = _trouble(data)
+    """Raise `UsageError` with the reason if the bytes are not a pure-Python wheel within limits.
+
+    Nothing is unpacked here.
+    """
+    why = _wheel_problem(data)
     if why is not None:
         raise UsageError(f"{name} cannot be added to a session: {why}")
 
 
-def _trouble(data: bytes) -> str | None:
+def _wheel_problem(data: bytes) -> str | None:
+    """Return why the bytes are not an acceptable wheel, or None if they are."""
     import zipfile
 
     if len(data) > WHEEL_BYTES_MAX:
@@ -99,17 +103,19 @@ def _trouble(data: bytes) -> str | None:
 
 
 class _DirectoryTooLong(Exception):
-    """The directory of a wheel is too long to be read."""
+    """The zip directory of a wheel is too long to be read."""
 
 
 class _DirectoryReader(io.BytesIO):
-    """A wheel of which no part as long as a directory that is too long is read.
+    """A reader of a wheel that raises `_DirectoryTooLong` for any read of over 4 MiB.
 
-    The directory is read whole before a name is seen. How long it is can be said in three places,
-    and in one of them so that only some readers see it. So the read itself is looked at.
+    `zipfile` reads the whole zip directory before it returns a name. A zip file gives the length of
+    its directory in three places, and not every reader looks at each of them. So the reads
+    themselves are checked, not the declared length.
     """
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Read up to `size` bytes. Raise `_DirectoryTooLong` if that would be over 4 MiB."""
         left = len(self.getbuffer()) - self.tell()
         wanted = left if size is None or size < 0 else min(size, left)
         if wanted > _DIRECTORY_BYTES_MAX:
@@ -117,17 +123,17 @@ class _DirectoryReader(io.BytesIO):
         return super().read(wanted)
 
 
-# A session of the WASM sandbox: programs one after another, and snapshots by name.
+# A session of the WASM sandbox: one interpreter, and its snapshots by name.
 
 
 Result = TypeVar("Result")
 _WHY_CHARS_MAX = 500
-# A deadline is for the program. What comes before it has at least this long.
+# A deadline limits the program. The preparation of the interpreter has at least this long.
 _PREPARE_SECONDS_LEAST = 1.0
 
 
 class WasmSession:
-    """Runs programs in one interpreter. Calls that come while one runs wait their turn."""
+    """One interpreter that runs programs one after another; a call waits for the one before."""
 
     def __init__(self, sandbox: WasmSandbox, *, session_id: str, seed: int, clock_ns: int) -> None:
         self._sandbox = sandbox
@@ -145,7 +151,13 @@ class WasmSession:
     async def execute(
         self, program: str | bytes, *, context: ExecutionContext, host: Host
     ) -> ExecutionResult:
-        """Run one program. What it does wrong is in the result; what we do wrong is raised."""
+        """Run one program. Its own failure is a result, and only failures of the host are raised.
+
+        Raise `NotSupported` for a working directory, and `InvalidLimit` for a memory limit outside
+        of what the sandbox allows. Raise `UsageError` if the session is closed or the cancellation
+        token is in use, and `SandboxError` if the interpreter cannot be rebuilt. If the waiting
+        task is cancelled, the program is stopped first.
+        """
         if context.working_dir is not None:
             raise NotSupported(backend="wasm", operation="a working directory: it has no files")
         self._check_memory(context.limits.memory_bytes)
@@ -183,7 +195,10 @@ class WasmSession:
             execution.cancel()
 
     async def add_wheel(self, data: bytes, *, name: str) -> Sequence[str]:
-        """Make a pure-Python wheel importable. Returns the names of its modules."""
+        """Make a pure-Python wheel importable. Return the names of its modules.
+
+        Raise `UsageError` if it is refused, here or by the guest.
+        """
         async with self._turn:
             await self._in_thread(lambda: check_wheel(data, name=name))
             added = await self._in_thread(lambda: self._namespace.call(WHEEL, data))
@@ -201,7 +216,11 @@ class WasmSession:
     # -- snapshots -----------------------------------------------------------------------------
 
     async def snapshot(self, name: str) -> SnapshotId:
-        """Keep the namespace as it is now under a name."""
+        """Store the current state under a name.
+
+        Raise `InvalidName` for an unusable name, `UsageError` if it is in use, and
+        `MaxSnapshotsReached` if the session already has 10 snapshots.
+        """
         check_snapshot_name(name)
         store = self._sandbox.store
         taken = store.list(self._session_id)
@@ -216,31 +235,36 @@ class WasmSession:
         return snapshot
 
     async def restore(self, name: str) -> SnapshotId:
-        """Go back to a snapshot of this session, by name or by `name:id`."""
+        """Load a snapshot of this session, by its name or by `name:id`.
+
+        Raise `SnapshotNotFound` if there is none, and `SnapshotMismatch` if it cannot be loaded.
+        """
         snapshot, image = self._sandbox.store.load(self._session_id, name)
         await self.load(image)
         return snapshot
 
     def snapshots(self) -> Sequence[SnapshotId]:
+        """Return the snapshots of this session, sorted by id."""
         return self._sandbox.store.list(self._session_id)
 
     def delete_snapshot(self, name: str) -> None:
+        """Delete a snapshot of this session. Raise `SnapshotNotFound` if there is none."""
         self._sandbox.store.delete(self._session_id, name)
 
     async def image(self) -> Image:
-        """The namespace as it is now."""
+        """Return the current state as an image."""
         async with self._turn:
             return await self._in_thread(self._namespace.checkpoint)
 
     async def load(self, image: Image) -> None:
-        """Replace the namespace by an image."""
+        """Replace the state by an image. Raise `SnapshotMismatch` if it does not fit."""
         async with self._turn:
             self._namespace.load(image)
 
     async def digest(self) -> str:
-        """SHA-256 over memory and state: equal digests, equal namespaces."""
+        """Return the SHA-256 of memory and state: equal digests mean equal interpreters."""
         async with self._turn:
-            return await self._in_thread(lambda: self._namespace.living().digest())
+            return await self._in_thread(lambda: self._namespace.live_instance().digest())
 
     # -- in a program thread -------------------------------------------------------------------
 
@@ -252,16 +276,17 @@ class WasmSession:
         host: Host,
         output: ProgramOutput,
     ) -> ExecutionResult:
+        """Run a prepared program in this thread, and keep or discard the instance afterwards."""
         namespace = self._namespace
         seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:
-            instance = namespace.prepared(
+            instance = namespace.prepare(
                 context.limits,
                 host.names,
                 seconds_max=None if context.rerun is not None else seconds_max,
             )
         except GuestBroken as error:
-            return broken(str(error))
+            return broken_result(str(error))
         began = time.monotonic()
         ended: BaseException | None = None
         try:
@@ -271,10 +296,10 @@ class WasmSession:
             ended = error
             recover_output(instance, namespace.windows, output)
         except BaseException:
-            # The host broke, not the program. What it did is undone like any other interruption.
+            # The host failed, not the program. Its changes are undone as after any interruption.
             namespace.drop()
             raise
-        # What the program did again from its record took no time of the run.
+        # The time in which recorded calls were repeated does not count.
         took_ms = round((time.monotonic() - max(began, execution.live_since)) * 1000)
         result = result_of(
             instance, execution, output, ended=ended, context=context, took_ms=took_ms
@@ -286,7 +311,9 @@ class WasmSession:
             namespace.checkpoint()
         else:
             fuel = result.charge.fuel
-            namespace.ran(payload, limits=context.limits, fuel=fuel, answers=execution.answers)
+            namespace.add_program(
+                payload, limits=context.limits, fuel=fuel, answers=execution.answers
+            )
         return result
 
     # -- small things --------------------------------------------------------------------------
@@ -301,6 +328,7 @@ class WasmSession:
             )
 
     def _output(self, context: ExecutionContext) -> ProgramOutput:
+        """Return the streams for one program. Both files share a name that is made on demand."""
         folder = self._sandbox.output_directory
         stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
 
@@ -326,10 +354,11 @@ class WasmSession:
     async def _in_thread(
         self, work: Callable[[], Result], *, on_cancel: Callable[[], None] | None = None
     ) -> Result:
-        """Do work in a program thread and wait for its end, however often we are cancelled.
+        """Run `work` in a program thread and wait for its end, even if the task is cancelled.
 
-        The thread may be inside the guest: going on before it is out would let two threads into
-        one store, and that ends the process.
+        A cancel calls `on_cancel`, waits for the thread, and is raised then. The thread may be
+        inside the guest: to continue earlier would let two threads into one store of the engine,
+        which crashes the process.
         """
         namespace = self._namespace
         namespace.interrupted = False
@@ -342,12 +371,12 @@ class WasmSession:
                 on_cancel()
             while not begun.over:
                 with contextlib.suppress(asyncio.CancelledError):
-                    await begun.ended()
+                    await begun.wait_until_over()
             raise
 
 
 async def _settle(task: asyncio.Task[bytes] | None) -> None:
-    """Let a host function that was left behind end its own cancelling, for a moment."""
+    """Cancel the host function that the program left running, and wait up to 1 s for its end."""
     if task is not None and not task.done():
         task.cancel()
         await asyncio.wait({task}, timeout=1.0)
@@ -356,7 +385,7 @@ async def _settle(task: asyncio.Task[bytes] | None) -> None:
 _wasm_session_is_a_sandbox_session: type[SandboxSession] = WasmSession
 
 
-# Tries here and now what the WASM sandbox says it can do.
+# The self-test: try on this machine what the WASM sandbox claims to do.
 
 
 _LIMITS = Limits()
@@ -364,7 +393,7 @@ _Probe = Callable[["WasmSession"], Awaitable[str | None]]
 
 
 async def run_self_test(sandbox: WasmSandbox) -> Sequence[tuple[str, str | None]]:
-    """Return each capability with None if it is proven, or with what went wrong."""
+    """Test each capability in a new session. Return it with None, or with what went wrong."""
     outcomes = []
     for capability, probe in _PROBES:
         session = await sandbox.open(session_id=new_id())
@@ -448,17 +477,19 @@ _PROBES: tuple[tuple[str, _Probe], ...] = (
 )
 
 
-# The WASM sandbox: the compiled guest and what its sessions share.
+# The WASM sandbox: the compiled guest, and the objects that its sessions share.
 
 
-# Where a session's clock starts unless it is told otherwise. A program sees the same times whenever
-# it is run.
+# The default start of a session's clock. It is fixed, so that a program always sees the same times.
 CLOCK_NS = FIXED_CLOCK_NS
 _MEMORY_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
 class WasmSandbox:
-    """Opens sessions, which share nothing but code. One sandbox per process is enough."""
+    """Open sessions, which share compiled code, slots and threads but no state of programs.
+
+    One sandbox per process is enough.
+    """
 
     name = "wasm"
 
@@ -475,9 +506,9 @@ class WasmSandbox:
         self.output_directory = output_directory
         self.memory_bytes_max = _MEMORY_BYTES_MAX
         self.slots = Slots(active_max)
-        self.cancels = Cancels()
+        self.cancels = CancellationTokens()
         self.threads = ProgramThreads()
-        # Never run: what a fresh memory looks like, to compare with.
+        # Never run: its memory is the fresh one that checkpoints are compared with.
         self.pristine = self.new_instance()
         self.memory_bytes_least = self.pristine.memory_size()
 
@@ -491,7 +522,12 @@ class WasmSandbox:
         active_max: int | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> WasmSandbox:
-        """Load the guest that ships with the package, compiling it if this machine never did."""
+        """Load the guest that ships with the package, and compile it if the cache lacks it.
+
+        Without `store`, snapshots are kept in memory. `active_max` is the number of programs that
+        are active at once: by default one per processor, and at least two. Raise `GuestMissing` if
+        the guest image cannot be used.
+        """
         return cls(
             load_guest(load_image(), cache=cache, say=say),
             store=store if store is not None else MemorySnapshotStore(),
@@ -502,7 +538,11 @@ class WasmSandbox:
     async def open(
         self, *, session_id: str, seed: int = 0, clock_ns: int = CLOCK_NS
     ) -> WasmSession:
-        """Open a session. Its interpreter is made when the first program comes."""
+        """Open a session. Its interpreter is made for its first program.
+
+        `clock_ns` is the start of its clock, in nanoseconds since 1970. Raise `InvalidLimit` if
+        that is negative or too late.
+        """
         if not 0 <= clock_ns <= CLOCK_LATEST_NS:
             raise InvalidLimit(
                 field="clock_ns",
@@ -512,16 +552,19 @@ class WasmSandbox:
         return WasmSession(self, session_id=session_id, seed=seed, clock_ns=clock_ns)
 
     def cancel(self, cancellation_token: str) -> bool:
-        """End the program whose context has this token. Says whether there was one."""
+        """Cancel the program with this token in its context. Return False if there is none."""
         return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
+        """Try each capability here. Return it with None, or with what went wrong."""
         return await run_self_test(self)
 
     def new_instance(self) -> Instance:
+        """Return a fresh instance of the guest, in which nothing has run."""
         return Instance(self.guest, memory_bytes_max=self.memory_bytes_max)
 
     async def close(self) -> None:
+        """Stop the threads and the ticker, and free the fresh instance."""
         self.threads.close()
         self.pristine.close()
         self.guest.close()

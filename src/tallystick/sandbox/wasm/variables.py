@@ -1,10 +1,10 @@
-"""The variables of an interpreter: named in short, told as JSON, and set from JSON.
+"""List the variables of an interpreter, record them as JSON, and set them from JSON.
 
 The image of an interpreter can be loaded only by the guest that made it. So the variables that JSON
-can hold are told beside it, and another guest can start from them. Functions, classes, modules and
-other objects are named, and not told.
+can hold are recorded beside it, and another guest can start from them. Functions, classes, modules
+and other objects are listed with the reason why they are not recorded.
 
-This module does not import the engine: commands on sessions only read what was told.
+This module does not import the engine: commands on sessions only read recorded values.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from tallystick.sandbox.snapshot import SESSION_NAMES_CHARS_MAX, Image
 if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSession
 
-# Of all values of a session together, as JSON. A run that ends waits for them to be written.
+# The limit for all values of a session together, as JSON. The end of a run waits for the writing.
 VALUES_BYTES_MAX = 1_048_576
 _VALUES_MAX = 1_000
-# For programs of ours that only look.
+# Limits for our own programs that only read variables.
 _MS_MAX = 2_000
 _FUEL = 5_000_000_000
 _LOADING_MS_MAX = 30_000
 _LISTED, _NONE = "Variables: ", "none yet"
 
-# Runs in the guest after the image was taken, so it changes nothing that is kept. It looks only at
-# plain types, whose methods the session's programs cannot have replaced, and it stops measuring a
-# value as soon as that is too long: a session may hold 100 MB.
+# Runs in the guest after the image was taken, so it changes nothing that is kept. It reads only
+# values of plain types, because programs cannot replace their methods. It stops measuring a value
+# as soon as that is too long, because a session may hold 100 MB.
 _RECORD = """
 def _recorded(space, most, names_most):
     import json
@@ -101,8 +101,8 @@ FINAL(__import__("json").dumps(_recorded(
 class SessionValues(msgspec.Struct, frozen=True, kw_only=True):
     """The variables that JSON can hold, by name.
 
-    Those in `tuples` hold tuples, which are lists in JSON. `refused` says of each other variable
-    why it is not here: the name of its type, or what is wrong with it.
+    `tuples` names those with tuples in them, which are lists in JSON. `refused` gives the reason
+    for each variable that is missing: the name of its type, or what is wrong with it.
     """
 
     values: dict[str, msgspec.Raw] = {}
@@ -111,7 +111,11 @@ class SessionValues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def variable_names(session: WasmSession) -> str:
-    """Return the names and types of the variables, in short. Call it after the image was taken."""
+    """Return the names and types of the variables in short, at most 400 characters.
+
+    "" if there are none, or if the guest did not list them. This runs a program, so call it after
+    the image was taken.
+    """
     result = await session.execute(
         "SHOW_VARS()",
         context=ExecutionContext(
@@ -137,9 +141,10 @@ async def variable_names(session: WasmSession) -> str:
 
 
 async def record_values(session: WasmSession) -> bytes | None:
-    """Return the variables of an interpreter as JSON, as `read_values` reads it.
+    """Return the variables of an interpreter as JSON, which `read_values` reads.
 
-    None if the guest could not say them in time. Call it after the image was taken.
+    None if the guest did not return them within 2 s, or returned something else. This runs a
+    program, so call it after the image was taken.
     """
     source = _RECORD.replace("GIVEN", repr(sorted(TAKEN | {CONTEXT_VARIABLES})))
     source = source.replace("NAMES_MOST", str(_VALUES_MAX)).replace("MOST", str(VALUES_BYTES_MAX))
@@ -160,13 +165,13 @@ async def record_values(session: WasmSession) -> bytes | None:
         raw = said.encode()
         read_values(raw)
     except (StoreError, UnicodeEncodeError):
-        # A program of the session has replaced something that ours is made of.
+        # A program of the session has replaced something that our program uses.
         return None
     return raw
 
 
 def read_values(raw: bytes) -> SessionValues:
-    """Read what `record_values` returned. Raises `StoreError` if it is something else."""
+    """Decode the values that `record_values` returned. Raise `StoreError` if they are not such."""
     try:
         found = msgspec.json.decode(raw, type=SessionValues)
         check_names(found.values)
@@ -176,7 +181,10 @@ def read_values(raw: bytes) -> SessionValues:
 
 
 async def load_values(session: WasmSession, values: Mapping[str, msgspec.Raw]) -> Image:
-    """Set variables in a fresh interpreter, and return its image."""
+    """Set variables in a fresh interpreter, and return its image.
+
+    Raise `StoreError` if the guest fails to set them.
+    """
     # As ASCII text: a JSON document need not be a Python expression.
     text = json.dumps(json.loads(msgspec.json.encode(values)))
     source = f"globals().update(__import__('json').loads({text!r}))\nNone"
@@ -196,6 +204,7 @@ async def load_values(session: WasmSession, values: Mapping[str, msgspec.Raw]) -
 
 
 def check_names(values: Iterable[str]) -> None:
+    """Raise `UsageError` for a name that no variable of a session can have."""
     for name in values:
         if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
             raise UsageError(f"{name[:80]!r} is no name for a variable")

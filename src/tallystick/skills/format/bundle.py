@@ -1,13 +1,13 @@
-"""Bundles: every file of a skill by its digest, one digest for them all, and who signed it.
+"""Hash every file of a skill, give them one digest together, and record who signed it.
 
-Rule 1: a signature has one spelling, its canonical bytes with or without one newline behind them.
+Rule 1: a signature has one spelling: its canonical bytes, with or without one newline after them.
 Two spellings would let another reader see other fields than those that were signed.
-Rule 2: what is signed is everything else in the file. It names its own format, so a signature under
-a skill is one under nothing else.
-Rule 3: the file names the key it was signed with and never holds it. Whoever checks a signature
-brings the key.
+Rule 2: everything else in the file is signed. The file names its own format, so a signature of a
+skill is not valid for anything else.
+Rule 3: the file names the key it was signed with and never holds it. The caller who checks a
+signature brings the key.
 
-This module reads and writes; the keys, and the mathematics, are the runtime's.
+This module reads and writes; the keys, and the mathematics, are in `tallystick.settings.signing`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tallystick.skills.format.folder import Folder
 # Rule 1: the manifest of a folder has one spelling, its canonical bytes; two folders have the same
 # digest if, and only if, they hold the same bytes under the same names.
 # Rule 2: the signature is the one file that is left out, since it cannot sign itself.
-# Rule 3: what cannot be read whole has no digest. A file that was left out of a digest could be
-# changed by anybody, so a folder over its bounds is refused, never cut.
+# Rule 3: a folder that cannot be read whole has no digest. A file that was left out of a digest
+# could be changed unnoticed, so a folder over its bounds is refused, never cut.
 
 
 BUNDLE_FORMAT = "tallystick-bundle@1"
@@ -47,7 +47,7 @@ class BundledFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the digest of a bundle is made of. It names its format: it is a digest of no more."""
+    """The document that a bundle's digest is made of. Its format is part of the digest."""
 
     format: str
     files: tuple[BundledFile, ...]
@@ -64,12 +64,12 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return digest(canonical(_Manifest(format=BUNDLE_FORMAT, files=self.files)))
 
     def find(self, path: str) -> BundledFile | None:
-        """The file of that path, if there is one."""
+        """Return the file of that path, or None."""
         return next((each for each in self.files if each.path == path), None)
 
 
 class BundleDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What came between two bundles, by path."""
+    """The paths that differ between two bundles."""
 
     changed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
@@ -81,7 +81,11 @@ class BundleDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bundle_of(folder: Folder) -> Bundle:
-    """Read every file of a folder once. Raises `SkillUnreadable` and `SkillPathRefused`."""
+    """Read every file of a folder once and return their digests.
+
+    Raise `SkillUnreadable` if a name is not UTF-8 or the files have more than 256 MiB in all, and
+    the errors of `Folder.files` and `Folder.read`.
+    """
     entries = [each for each in folder.files() if each.path != SIGNATURE_NAME]
     total = sum(each.bytes for each in entries)
     if total > BUNDLE_BYTES_MAX:
@@ -101,7 +105,7 @@ def bundle_of(folder: Folder) -> Bundle:
 
 
 def differences(before: Bundle, now: Bundle) -> BundleDifference:
-    """Say which files are not what they were."""
+    """Return the paths of files that were changed, added or removed since `before`."""
     old = {each.path: each for each in before.files}
     new = {each.path: each for each in now.files}
     return BundleDifference(
@@ -131,7 +135,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class SkillSignature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who signed which files. `signature` is in base64, and empty until it is made.
+    """The statement who signed which files. `signature` is in base64, and empty until it is made.
 
     `skill_sha256` is the digest of SKILL.md, `manifest_sha256` that of the bundle of `files`.
     """
@@ -156,7 +160,7 @@ class SkillSignature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class _Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """What says how the rest is to be read."""
+    """The one field that says how to read the rest."""
 
     format: str
 
@@ -164,7 +168,7 @@ class _Kind(msgspec.Struct, frozen=True, kw_only=True):
 def signature_for(
     bundle: Bundle, *, signer_fingerprint: str, skill_sha256: str, at_ms: int
 ) -> SkillSignature:
-    """What is to be signed. `with_signature` completes it."""
+    """Return the document to be signed, without its signature. `with_signature` completes it."""
     return SkillSignature(
         format=SIGNATURE_FORMAT,
         signed_at=moment_text(at_ms),
@@ -176,24 +180,28 @@ def signature_for(
 
 
 def signed_bytes(document: SkillSignature) -> bytes:
-    """What the signature in this document is made of."""
+    """Return the bytes that are signed: the canonical document without its signature."""
     fields = msgspec.structs.asdict(document)
     del fields["signature"]
     return canonical(fields)
 
 
 def with_signature(document: SkillSignature, raw: bytes) -> SkillSignature:
-    """The document with its signature in it."""
+    """Return the document with its signature in it."""
     return msgspec.structs.replace(document, signature=base64.b64encode(raw).decode())
 
 
 def encode_signature(document: SkillSignature) -> bytes:
-    """The bytes of `SKILL.sig`."""
+    """Return the bytes of `SKILL.sig`."""
     return canonical(document) + b"\n"
 
 
 def parse_signature(data: bytes) -> SkillSignature:
-    """Read `SKILL.sig`. Raises `SkillSignatureInvalid`; what it says is not yet to be believed."""
+    """Read `SKILL.sig`. What it says is not yet to be trusted: only its form is checked.
+
+    Raise `SkillSignatureInvalid` if it is too long, of another format or not in canonical form, or
+    if its fields contradict each other.
+    """
     if len(data) > SIGNATURE_BYTES_MAX:
         raise SkillSignatureInvalid(f"longer than {SIGNATURE_BYTES_MAX:,} bytes")
     try:
@@ -214,6 +222,7 @@ def parse_signature(data: bytes) -> SkillSignature:
 
 
 def _flaw(document: SkillSignature) -> str | None:
+    """Return what is wrong with a signature's fields, None if nothing is."""
     if not is_moment(document.signed_at):
         return "its time is not like 2026-01-31T12:00:00Z"
     digests = (document.signer_fingerprint, document.skill_sha256, document.manifest_sha256)

@@ -1,14 +1,14 @@
-"""Folders of skills: the one way to their files, and a walk for those that are called SKILL.md.
+"""Read the files of a skill's folder, and find the directories with a SKILL.md below a layer.
 
 Rule 1: every file is opened from the folder's own descriptor, a component at a time, and no
-component is followed if it is a link. So a path is refused by what is opened, not by how it looks,
-and a folder that is changed while it is read gives nothing of what is outside.
+component is followed if it is a link. So a path is refused by what is opened, not by how it looks.
+A folder that is changed while it is read gives nothing of what is outside.
 Rule 2: what can be read is what is listed. Links, devices, pipes, version control, compiled Python
-and names that hide characters are neither; so a digest over the listing is one over everything.
+and names that hide characters are neither, so a digest over the listing covers everything.
 Rule 3: a listing is whole or refused, never cut.
 
-A hard link cannot be told from a file, and a mount not from a folder. Who can make either could
-have copied the file.
+A hard link cannot be distinguished from a file, and a mount not from a folder. Somebody who can
+make either could have copied the file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
-from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, hidden, quoted
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, has_hidden, quote
 from tallystick.skills.format.manifest import folder_name
 from tallystick.storage import system
 
@@ -37,10 +37,11 @@ _PIECE_BYTES = 1 << 20
 # Compared without case, as some file systems do.
 _NOT_BUNDLED = frozenset({".git", ".hg", ".svn", ".bzr", ".jj", "cvs", "__pycache__"})
 _DIRECTORY = os.O_RDONLY | system.DIRECTORY | system.CLOEXEC
-# Nonblocking: a pipe that took the place of a file would wait for its writer for ever.
+# Nonblocking: to open a pipe that took the place of a file would wait for its writer for ever.
 _FILE = os.O_RDONLY | system.NOFOLLOW | system.NONBLOCK | system.NOCTTY | system.CLOEXEC
 
 
+# Systems differ in the error that they give for a link which must not be followed.
 _LINK_ERRORS = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
@@ -54,7 +55,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What is in a folder. `left_out` are paths that cannot be read: links, pipes and the like."""
+    """The entries of a folder. `left_out` are paths that cannot be read: links, pipes and such."""
 
     files: tuple[FileEntry, ...]
     left_out: tuple[str, ...]
@@ -73,33 +74,40 @@ class Folder:
     id: str = ""
 
     def read(self, relative: str, *, bytes_max: int = READ_BYTES_MAX) -> bytes:
-        """A file's bytes. Raises `SkillPathRefused`, `SkillNotFound` or `SkillUnreadable`."""
+        """Return a file's bytes.
+
+        Raise `SkillPathRefused` if the path leaves the folder, leads through a link, or is no
+        ordinary file of at most `bytes_max` bytes; `SkillNotFound` if there is none;
+        `SkillUnreadable` if it cannot be read.
+        """
         parts = self._parts(relative)
-        with self._translated(relative), self._opened(parts[:-1]) as directory:
+        with self._skill_errors(relative), self._open(parts[:-1]) as directory:
             return read_inside(directory, parts[-1], bytes_max=bytes_max)
 
     def exists(self, relative: str) -> bool:
-        """Whether there is an ordinary file or folder of that path, which is not refused."""
+        """Return True if the path is an ordinary file or directory that is not refused."""
         try:
             parts = self._parts(relative.rstrip("/"))
-            with self._translated(relative), self._opened(parts[:-1]) as directory:
+            with self._skill_errors(relative), self._open(parts[:-1]) as directory:
                 mode = os.stat(parts[-1], dir_fd=directory, follow_symlinks=False).st_mode
         except (SkillPathRefused, SkillNotFound, SkillUnreadable):
             return False
         return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
     def files(self) -> tuple[FileEntry, ...]:
-        """Every file that can be read, in order of their paths.
+        """Return every file that can be read, in order of their paths.
 
-        Raises `SkillUnreadable` for a folder with too many, or with one that cannot be listed.
+        Raise `SkillUnreadable` if there are more than 5,000 entries, if folders are too deep, or if
+        one cannot be listed. Raise `SkillNotFound` or `SkillPathRefused` if a folder is gone, or is
+        a link, when it is opened.
         """
         return self.listing().files
 
     def listing(self) -> Listing:
-        """The files, and what is in the folder besides. Raises as `files` does."""
+        """Return the files, and the paths that cannot be read. Raise the errors of `files`."""
         found: list[FileEntry] = []
         left_out: list[str] = []
-        with self._translated("."), self._opened(()) as directory:
+        with self._skill_errors("."), self._open(()) as directory:
             self._list(directory, "", found, left_out)
         return Listing(
             files=tuple(sorted(found, key=lambda entry: entry.path)), left_out=tuple(left_out)
@@ -108,6 +116,10 @@ class Folder:
     def _list(
         self, directory: int, prefix: str, found: list[FileEntry], left_out: list[str]
     ) -> None:
+        """Add the entries of an open directory, and of those below it, under `prefix`.
+
+        Raise `SkillUnreadable` if they are too many or too deep.
+        """
         if prefix.count("/") > _SKILL_DEPTH_MAX:
             raise SkillUnreadable(
                 id=self._id, why=f"its folders are deeper than {_SKILL_DEPTH_MAX}"
@@ -125,6 +137,7 @@ class Folder:
                 raise SkillUnreadable(id=self._id, why=f"it has more than {FILES_MAX:,} files")
 
     def _names(self, directory: int) -> list[str]:
+        # One entry more than allowed is enough to know that there are too many.
         with os.scandir(directory) as entries:
             names = [each.name for _, each in zip(range(FILES_MAX + 1), entries, strict=False)]
         if len(names) > FILES_MAX:
@@ -132,7 +145,10 @@ class Folder:
         return sorted(names)
 
     def _parts(self, relative: str) -> tuple[str, ...]:
-        """The components of a path, or a refusal; no file is looked at."""
+        """Return the components of a path; raise `SkillPathRefused` if it cannot be one.
+
+        No file is opened.
+        """
         if "\0" in relative:
             self._refuse(relative, "has a NUL character")
         if relative.startswith("/"):
@@ -153,14 +169,14 @@ class Folder:
         return parts
 
     @contextmanager
-    def _opened(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """A directory below this folder, opened step by step."""
+    def _open(self, parts: tuple[str, ...]) -> Iterator[int]:
+        """Open a directory below this folder, a component at a time; yield its descriptor."""
         start = self.path if self.root is None else self.root
         steps = () if self.root is None else self.path.relative_to(self.root).parts
         try:
             top = os.open(start, _DIRECTORY)
         except OSError as error:
-            raise SkillUnreadable(id=self._id, why=f"its folder: {_said(error)}") from error
+            raise SkillUnreadable(id=self._id, why=f"its folder: {_reason(error)}") from error
         try:
             with open_inside(top, (*steps, *parts)) as directory:
                 yield directory
@@ -168,7 +184,8 @@ class Folder:
             os.close(top)
 
     @contextmanager
-    def _translated(self, relative: str) -> Iterator[None]:
+    def _skill_errors(self, relative: str) -> Iterator[None]:
+        """Raise errors of the system, and `NotInside`, as errors of this skill."""
         try:
             yield
         except NotInside as error:
@@ -176,11 +193,11 @@ class Folder:
         except OSError as error:
             if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}:
                 raise SkillNotFound(
-                    name=relative, what=f"file in skill {quoted(self._id)}:"
+                    name=relative, what=f"file in skill {quote(self._id)}:"
                 ) from error
             if error.errno in {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.ENODEV}:
                 self._refuse(relative, "is not an ordinary file")
-            raise SkillUnreadable(id=self._id, why=f"{relative!r}: {_said(error)}") from error
+            raise SkillUnreadable(id=self._id, why=f"{relative!r}: {_reason(error)}") from error
 
     def _refuse(self, relative: str, why: str) -> NoReturn:
         raise SkillPathRefused(id=self._id, path=relative, why=why)
@@ -191,7 +208,7 @@ class Folder:
 
 
 class NotInside(Exception):
-    """A link, a device, or whatever else is not an ordinary part of a folder, and what it is."""
+    """A link, a device, or another entry that is no ordinary part of a folder. `why` names it."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -200,10 +217,12 @@ class NotInside(Exception):
 
 @contextmanager
 def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
-    """Open a directory below another, a component at a time, following no link.
+    """Open a directory below another, a component at a time; yield its descriptor.
 
-    Raises `NotInside` and `OSError`, as `read_inside` does.
+    No link is followed. Raise `NotInside` for a link and for a component that leads out, `OSError`
+    if the system fails.
     """
+    # A copy: each step closes the descriptor of the one before, and the caller keeps its own.
     held = os.dup(directory)
     try:
         for part in parts:
@@ -223,13 +242,18 @@ def open_inside(directory: int, parts: tuple[str, ...]) -> Iterator[int]:
 
 
 def read_inside(directory: int, name: str, *, bytes_max: int) -> bytes:
-    """The bytes of an ordinary file in a directory that is open."""
+    """Return the bytes of an ordinary file in a directory that is open.
+
+    Raise `NotInside` if it is a link, a device or the like, or longer than `bytes_max`; `OSError`
+    if the system fails.
+    """
     # Look before opening: to open a device is already to do something with it.
     _check_ordinary(os.stat(name, dir_fd=directory, follow_symlinks=False), bytes_max)
     descriptor = os.open(name, _FILE, dir_fd=directory)
     try:
+        # Look again: another file may have taken the name between the two calls.
         _check_ordinary(os.fstat(descriptor), bytes_max)
-        data = _all_of(descriptor, bytes_max + 1)
+        data = _read_at_most(descriptor, bytes_max + 1)
     finally:
         os.close(descriptor)
     if len(data) > bytes_max:
@@ -243,7 +267,7 @@ def _check_ordinary(status: os.stat_result, bytes_max: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise NotInside("is not an ordinary file")
     if status.st_size > bytes_max:
-        raise NotInside(f"has {status.st_size:,} bytes; {bytes_max:,} may")
+        raise NotInside(f"has {status.st_size:,} bytes; at most {bytes_max:,} are read")
 
 
 def _is_link(name: str, directory: int) -> bool:
@@ -252,7 +276,7 @@ def _is_link(name: str, directory: int) -> bool:
 
 
 def _status(name: str, directory: int) -> os.stat_result | None:
-    """What is there, without following it; None if it has gone."""
+    """Return the status of an entry, without following a link; None if it has gone."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -260,19 +284,19 @@ def _status(name: str, directory: int) -> os.stat_result | None:
 
 
 def _refusal(name: str) -> str | None:
-    """Why a name is neither listed nor opened, if so."""
+    """Return why a name is neither listed nor opened; None if it may be."""
     if name == "..":
         return "leads out of the skill's folder"
     if name.casefold() in _NOT_BUNDLED:
         return "is in a folder that is no part of the skill"
-    if hidden(name):
+    if has_hidden(name):
         return "has a name with hidden characters"
     if len(name.encode("utf-8", "replace")) > _NAME_BYTES_MAX:
         return "has a name that is too long"
     return None
 
 
-def _all_of(descriptor: int, bytes_max: int) -> bytes:
+def _read_at_most(descriptor: int, bytes_max: int) -> bytes:
     pieces = []
     left = bytes_max
     while left > 0 and (piece := os.read(descriptor, min(left, _PIECE_BYTES))):
@@ -281,17 +305,17 @@ def _all_of(descriptor: int, bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-def _said(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-# Walks: a layer's directory gone through for files that are called SKILL.md.
+# Walks: find the directories with a SKILL.md below a layer's directory.
 #
 # Rule 1: every directory is opened from the one above it and no link is followed, so nothing
 # outside is read and there are no loops.
 # Rule 2: a folder with a SKILL.md belongs to that skill, and is not searched for others; but the
 # directory at the top is, so that a stray file there does not hide everything.
-# Rule 3: links and files that would be skills if they were followed or named rightly are told.
+# Rule 3: links, and files such as `Skill.md`, that the user may have meant as skills are reported.
 
 
 _WALK_DEPTH_MAX = 6
@@ -305,8 +329,12 @@ _NOT_WALKED = frozenset({
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """A SKILL.md: its folder, its namespace from the directories between, its name and bytes."""
+class SkillFile:
+    """A SKILL.md that was found.
+
+    `namespace` is made of the directories between the root and its folder; `file` is its name as
+    written, `raw` its bytes.
+    """
 
     path: Path
     namespace: str
@@ -316,17 +344,17 @@ class Found:
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """What one directory gave. `root` is where it really is."""
+    """The result of searching one directory. `root` is its real path."""
 
     root: Path
-    found: list[Found] = field(default_factory=list)
+    found: list[SkillFile] = field(default_factory=list)
     failed: list[tuple[Path, str]] = field(default_factory=list)
     truncated: list[str] = field(default_factory=list)
     directories: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _WalkedFolder:
+class _WalkedDirectory:
     """A directory on the way: its components from the root, and the namespace of a skill in it.
 
     The namespace is None below a directory whose name cannot be in an id.
@@ -336,28 +364,35 @@ class _WalkedFolder:
     namespace: str | None = ""
 
     def below(self) -> str | None:
-        """The namespace of skills in the directories of this one."""
+        """Return the namespace of skills in the directories of this one.
+
+        It is None if no id can begin with it.
+        """
         if not self.parts or self.namespace is None:
             return self.namespace
         name = folder_name(self.parts[-1])
         return None if name is None else f"{self.namespace}/{name}".lstrip("/")
 
 
-def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], missed: bool) -> Walk:
-    """Go through a directory, breadth first and in order of names.
+def search_directory(
+    path: Path, *, within: Path | None, seen: set[tuple[int, int]], missed: bool
+) -> Walk:
+    """Search a directory for skills, breadth first and in order of names.
 
-    `seen` are directories that were gone through, to which this one is added; `missed` says whether
-    it is a fault if there is none.
+    `seen` are device and inode of directories that were searched before: one that is among them is
+    not searched again, and this one is added. If `missed` is true, an absent directory is a
+    failure. Nothing is raised for what is in the directory: failures and cuts are in the result.
+    Raise `NotSupportedHere` on a system without POSIX directories.
     """
     walk = Walk(root=path)
     try:
         walk.root = Path(os.path.realpath(path))
-        with _opened_root(walk.root, within) as top:
+        with _open_root(walk.root, within) as top:
             status = os.fstat(top)
             if (status.st_dev, status.st_ino) in seen:
                 return walk
             seen.add((status.st_dev, status.st_ino))
-            _go_through(top, walk)
+            _search(top, walk)
     except FileNotFoundError:
         if missed:
             walk.failed.append((path, "there is no such directory"))
@@ -371,8 +406,12 @@ def walked(path: Path, *, within: Path | None, seen: set[tuple[int, int]], misse
 
 
 @contextmanager
-def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
-    """The directory of a layer. What has to lie within another is reached from there."""
+def _open_root(root: Path, within: Path | None) -> Iterator[int]:
+    """Open the directory of a layer; yield its descriptor.
+
+    With `within`, it is opened from there, a component at a time. Raise `NotInside` if a link leads
+    out of it.
+    """
     system.require_posix("a folder of skills")
     start = root if within is None else Path(os.path.realpath(within))
     if not root.is_relative_to(start):
@@ -385,8 +424,8 @@ def _opened_root(root: Path, within: Path | None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _go_through(top: int, walk: Walk) -> None:
-    waiting = [_WalkedFolder()]
+def _search(top: int, walk: Walk) -> None:
+    waiting = [_WalkedDirectory()]
     for place in waiting:
         if walk.directories >= _DIRECTORIES_MAX:
             note = f"{walk.root} has more than {_DIRECTORIES_MAX:,} directories"
@@ -395,15 +434,18 @@ def _go_through(top: int, walk: Walk) -> None:
         walk.directories += 1
         try:
             with open_inside(top, place.parts) as directory:
-                waiting += _looked_at(directory, place, walk)
+                waiting += _visit(directory, place, walk)
         except NotInside as error:
             _fail(walk, place.parts, error.why)
         except OSError as error:
             _fail(walk, place.parts, f"it cannot be read: {error.strerror or error}")
 
 
-def _looked_at(directory: int, place: _WalkedFolder, walk: Walk) -> list[_WalkedFolder]:
-    """Take a directory's skill, if it is one; else say which directories to look at next."""
+def _visit(directory: int, place: _WalkedDirectory, walk: Walk) -> list[_WalkedDirectory]:
+    """Add a directory's skill to the walk; return the directories to look at next.
+
+    Below the root, a directory with a skill is not searched for others.
+    """
     with os.scandir(directory) as listing:
         entries = [each for _, each in zip(range(_ENTRIES_MAX + 1), listing, strict=False)]
         if len(entries) > _ENTRIES_MAX:
@@ -415,17 +457,17 @@ def _looked_at(directory: int, place: _WalkedFolder, walk: Walk) -> list[_Walked
     names = {each.name for each in entries}
     file = next((name for name in _FILES if name in names), None)
     if file is not None:
-        _read(directory, file, place, walk)
+        _read_skill_file(directory, file, place, walk)
     else:
         near = next((name for name in sorted(names) if name.lower() == "skill.md"), None)
         if near is not None:
-            _fail(walk, place.parts, f"has {quoted(near)}; the file is called SKILL.md")
+            _fail(walk, place.parts, f"has {quote(near)}; rename it to SKILL.md")
     if file is not None and place.parts:
         return []
-    return _inner(directory, entries, place, walk)
+    return _subdirectories(directory, entries, place, walk)
 
 
-def _read(directory: int, file: str, place: _WalkedFolder, walk: Walk) -> None:
+def _read_skill_file(directory: int, file: str, place: _WalkedDirectory, walk: Walk) -> None:
     if place.namespace is None:
         _fail(walk, place.parts, "a folder above it has a name that cannot be in an id")
         return
@@ -438,12 +480,12 @@ def _read(directory: int, file: str, place: _WalkedFolder, walk: Walk) -> None:
         _fail(walk, place.parts, f"its {file} cannot be read: {error.strerror or error}")
         return
     path = walk.root.joinpath(*place.parts)
-    walk.found.append(Found(path=path, namespace=place.namespace, file=file, raw=raw))
+    walk.found.append(SkillFile(path=path, namespace=place.namespace, file=file, raw=raw))
 
 
-def _inner(
-    directory: int, entries: list[os.DirEntry[str]], place: _WalkedFolder, walk: Walk
-) -> list[_WalkedFolder]:
+def _subdirectories(
+    directory: int, entries: list[os.DirEntry[str]], place: _WalkedDirectory, walk: Walk
+) -> list[_WalkedDirectory]:
     inner = []
     namespace = place.below()
     for entry in entries:
@@ -451,7 +493,7 @@ def _inner(
         if entry.name.casefold() in _NOT_WALKED:
             continue
         if entry.is_symlink():
-            why = _link_told(directory, entry)
+            why = _link_fault(directory, entry)
             if why:
                 _fail(walk, parts, why)
         elif entry.is_dir(follow_symlinks=False):
@@ -460,12 +502,12 @@ def _inner(
                 note = f"{where} is {_WALK_DEPTH_MAX} deep; what is below it was not seen"
                 walk.truncated.append(flattened(note))
                 break
-            inner.append(_WalkedFolder(parts, namespace))
+            inner.append(_WalkedDirectory(parts, namespace))
     return inner
 
 
-def _link_told(directory: int, entry: os.DirEntry[str]) -> str:
-    """Why a link was passed by, if it may have been meant as a skill: it leads to a directory."""
+def _link_fault(directory: int, entry: os.DirEntry[str]) -> str:
+    """Return why a link was not followed, if it may have been meant as a skill; otherwise ""."""
     try:
         leads = stat.S_ISDIR(entry.stat().st_mode)
         target = os.readlink(entry.name, dir_fd=directory) if leads else ""
@@ -473,12 +515,13 @@ def _link_told(directory: int, entry: os.DirEntry[str]) -> str:
         return "is a link that leads nowhere"
     except OSError as error:
         return f"is a link that cannot be followed: {error.strerror or error}"
-    told = f"is a link to {quoted(target)}; links are not followed, name its directory instead"
+    told = f"is a link to {quote(target)}; links are not followed, name its directory instead"
     return told if leads else ""
 
 
 def _fail(walk: Walk, parts: tuple[str, ...], why: str) -> None:
+    """Note a failure. After 1,000 of them, note only that there were more."""
     if len(walk.failed) < _FAILED_MAX:
         walk.failed.append((walk.root.joinpath(*parts), why))
     elif len(walk.failed) == _FAILED_MAX:
-        walk.failed.append((walk.root, f"more than {_FAILED_MAX:,} failed; the rest is not told"))
+        walk.failed.append((walk.root, f"more than {_FAILED_MAX:,} failed; the rest is not listed"))

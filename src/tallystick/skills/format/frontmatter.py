@@ -1,6 +1,6 @@
-"""Frontmatter: the YAML at the head of a SKILL.md, told apart from the instructions below it.
+"""Separate the frontmatter of a SKILL.md, the YAML at its head, from the instructions below it.
 
-Rule 1: nothing in a file makes this raise. What is wrong comes out as problems.
+Rule 1: no file makes this module raise. Faults come out as problems.
 Rule 2: values are text, lists and mappings of text, or None (`tallystick.skills.format.yaml_head`).
 """
 
@@ -16,10 +16,11 @@ import msgspec
 # Lines: text of strangers made fit for one line of a catalog, a terminal or a message.
 
 
-# What is not seen, or turns what is seen around: control characters, marks of direction, breaks of
-# lines, characters without width, the tags and selectors that can spell hidden text, and halves of
-# pairs. The two joiners stay: Persian and emoji are written with them. The list is spelled out, not
-# asked of the interpreter's tables, so that every version of Python gives the same text.
+# Characters that are not seen, or that change the order of those that are: control characters,
+# marks of direction, line breaks, characters without width, the tags and selectors that can spell
+# hidden text, and halves of surrogate pairs. The two joiners stay: Persian and emoji are written
+# with them. The list is spelled out instead of taken from the interpreter's tables, so that every
+# version of Python gives the same text.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e01ef]"
@@ -27,34 +28,34 @@ _HIDDEN = re.compile(
 _QUOTED_CHARS_MAX = 60
 
 
-def hidden(text: str) -> bool:
-    """Whether a text has characters that are not seen where it is shown."""
+def has_hidden(text: str) -> bool:
+    """Return True if a text has characters that are not seen where it is shown."""
     return _HIDDEN.search(text) is not None
 
 
 def flattened(text: str) -> str:
-    """A text as one line: white space is one space, and what cannot be seen is left out."""
+    """Return a text as one line: white space is one space, and hidden characters are left out."""
     line = " ".join(text.split())
-    if hidden(line):
+    if has_hidden(line):
         line = " ".join(_HIDDEN.sub("", line).split())
     return line
 
 
-def quoted(text: str) -> str:
-    """A short piece of a text for a message, in quotes."""
+def quote(text: str) -> str:
+    """Return the first 60 characters of a text, on one line and in quotes, for a message."""
     line = flattened(text[: _QUOTED_CHARS_MAX * 4])
     cut = line if len(line) <= _QUOTED_CHARS_MAX else f"{line[:_QUOTED_CHARS_MAX]}…"
     return f"'{cut}'"
 
 
-# Problems: what is wrong with a skill, as it is shown to whoever has to put it right.
+# Problems: the faults of a skill, as they are shown to its author or user.
 
 
 Level = Literal["error", "warning"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. With an error a skill cannot be used; with a warning it can.
+    """One fault of a skill. With an error a skill cannot be used; with a warning it can.
 
     `code` is stable and dotted, `message` one line that is safe to print.
     """
@@ -64,7 +65,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-# Frontmatter: the YAML at the head of a SKILL.md, told apart from the instructions below it.
+# Frontmatter: the YAML at the head of a SKILL.md, separated from the instructions below it.
 
 
 FILE_BYTES_MAX = 1_000_000
@@ -81,9 +82,9 @@ _BREAKS = re.compile("[\x85\u2028\u2029]")
 class Split:
     """A file in its parts.
 
-    `fields` is None where there is no frontmatter, or none that can be read: an error among the
-    `problems` tells the second from the first. Its keys are spelled with underscores; `keys` has
-    them as written. `strict` are faults that matter to other clients and not to this one.
+    `fields` is None if there is no frontmatter, or if it cannot be read; in the second case there
+    is an error among the `problems`. Its keys are spelled with underscores; `keys` has them as
+    written. `strict` are faults that matter to other clients and not to this one.
     """
 
     fields: Mapping[str, object] | None
@@ -94,36 +95,44 @@ class Split:
 
 
 def split(raw: bytes) -> Split:
-    """Take a file apart. Line ends are told alike; a byte-order mark is left out."""
+    """Split a file into frontmatter and body.
+
+    All line ends become newlines; a byte-order mark is dropped.
+
+    Nothing is raised: faults are in `problems`. A file of more than 1,000,000 bytes is not read.
+    """
     if len(raw) > FILE_BYTES_MAX:
         why = f"the file has {len(raw):,} bytes; {FILE_BYTES_MAX:,} are read"
         return Split(fields=None, body="", problems=(_problem("error", "file.large", why),))
     problems: list[Problem] = []
-    text = _decoded(raw, problems)
+    text = _decode(raw, problems)
     if text is None:
         return Split(fields=None, body="", problems=tuple(problems))
     lines = text.split("\n")
     start = next((at for at, line in enumerate(lines) if line.strip()), 0)
     if not _OPENING.fullmatch(lines[start]):
         problems.append(_problem("warning", "frontmatter.missing", "it does not begin with ---"))
-        return Split(fields=None, body=_trimmed(text), problems=tuple(problems))
-    end = _closing(lines, start + 1)
+        return Split(fields=None, body=_trim(text), problems=tuple(problems))
+    end = _closing_line(lines, start + 1)
     if end is None:
         problems.append(_problem("error", "frontmatter.unclosed", "no second --- closes it"))
-        return Split(fields=None, body=_trimmed(text), problems=tuple(problems))
+        return Split(fields=None, body=_trim(text), problems=tuple(problems))
     if start:
         why = "there are blank lines above the first ---"
         problems.append(_problem("warning", "frontmatter.late", why))
     if not (_FENCE.fullmatch(lines[start]) and _FENCE.fullmatch(lines[end])):
         why = "it is not between two lines of three hyphens and nothing more"
         problems.append(_problem("warning", "frontmatter.fence", why))
-    # YAML 1.1 ends a line at these, and 1.2 does not: a key could hide behind one.
+    # YAML 1.1 ends a line at these, and 1.2 does not: a key could hide after one.
     source = "".join(f"{_BREAKS.sub(' ', line)}\n" for line in lines[start + 1 : end])
-    return _with_fields(source, _trimmed("\n".join(lines[end + 1 :])), problems)
+    return _read_fields(source, _trim("\n".join(lines[end + 1 :])), problems)
 
 
-def _closing(lines: list[str], start: int) -> int | None:
-    """The line that closes a frontmatter; one that only looks like it, if there is no other."""
+def _closing_line(lines: list[str], start: int) -> int | None:
+    """Return the index of the line that closes a frontmatter; None if there is none.
+
+    A line of more than three hyphens, or an indented one, closes it only if there is no exact one.
+    """
     within = range(start, len(lines))
     exact = next((at for at in within if _FENCE.fullmatch(lines[at])), None)
     if exact is not None:
@@ -131,9 +140,10 @@ def _closing(lines: list[str], start: int) -> int | None:
     return next((at for at in within if _LIKE_FENCE.fullmatch(lines[at])), None)
 
 
-def _with_fields(source: str, body: str, problems: list[Problem]) -> Split:
+def _read_fields(source: str, body: str, problems: list[Problem]) -> Split:
     # The library takes longer to import than most commands do without it.
-    from tallystick.skills.format.yaml_head import Reading, Unusable, mended, parsed
+    """Read the frontmatter; return it with the body and all problems."""
+    from tallystick.skills.format.yaml_head import Reading, Unusable, parse, quote_texts
 
     reading = Reading()
     try:
@@ -141,18 +151,18 @@ def _with_fields(source: str, body: str, problems: list[Problem]) -> Split:
             why = f"the frontmatter has more than {FRONTMATTER_BYTES_MAX:,} bytes"
             raise Unusable("frontmatter.large", why, final=True)
         try:
-            fields = parsed(source, reading)
+            fields = parse(source, reading)
         except Unusable as first:
             if first.final:
                 raise
-            fields = mended(source, reading, first)
+            fields = quote_texts(source, reading, first)
             why = f"not YAML as written ({first.why}); read as if the text were in quotes"
             problems.append(_problem("warning", "yaml.mended", why))
     except Unusable as error:
         problems.append(_problem("error", error.code, error.why))
         return Split(fields=None, body=body, problems=tuple(problems))
     problems += [
-        _problem("warning", "yaml.duplicate", f"{quoted(key)} is there twice; the last one counts")
+        _problem("warning", "yaml.duplicate", f"{quote(key)} is there twice; the last one counts")
         for key in reading.duplicates[:5]
     ]
     strict = []
@@ -178,7 +188,8 @@ def _problem(level: Level, code: str, message: str) -> Problem:
     return Problem(level=level, code=code, message=message)
 
 
-def _decoded(raw: bytes, problems: list[Problem]) -> str | None:
+def _decode(raw: bytes, problems: list[Problem]) -> str | None:
+    """Return a file's text with newlines as line ends; None, with an error, if it is binary."""
     if raw.startswith(_BOM):
         problems.append(_problem("warning", "encoding.bom", "it begins with a byte-order mark"))
         raw = raw.removeprefix(_BOM)
@@ -195,5 +206,5 @@ def _decoded(raw: bytes, problems: list[Problem]) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _trimmed(body: str) -> str:
+def _trim(body: str) -> str:
     return body.strip("\n").rstrip()

@@ -1,7 +1,7 @@
-"""Lint: a skill held against the public specification, strictly, and against what makes it useful.
+"""Check a skill strictly against the public specification, and against what makes it useful.
 
 Errors are what the reference validator, or the loader of this package, refuses; warnings are the
-rest. What the loader puts up with, such as a byte-order mark, is an error here: others will not.
+rest. What the loader tolerates, such as a byte-order mark, is an error here: other clients may not.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from tallystick.skills.format.frontmatter import (
     Problem,
     Split,
     flattened,
-    hidden,
-    quoted,
+    has_hidden,
+    quote,
     split,
 )
 from tallystick.skills.format.manifest import KNOWN_KEYS, SPEC_KEYS, manifest_of
 
+# Limits of the public specification; those of the body are its advice.
 _NAME_CHARS_MAX = 64
 _DESCRIPTION_CHARS_MAX = 1_024
 _COMPATIBILITY_CHARS_MAX = 500
 _BODY_LINES_MAX = 500
 _BODY_TOKENS_MAX = 5_000
 _CHARS_PER_TOKEN = 4
-_TOLD_MAX = 20
-_LETTERS_TOLD_MAX = 5
-# Unicode repeats ASCII here, as characters that no font shows.
+_REPORTED_MAX = 20
+_LETTERS_REPORTED_MAX = 5
+# Unicode's tag characters: a copy of ASCII that no font shows.
 _TAGS = 0xE0000
 _ASCII = range(0x20, 0x7F)
-# Scripts whose letters are taken for one another. Those of East Asia stand beside Latin in plain
-# words, and are not among them.
+# Scripts whose letters look alike. Those of East Asia are written beside Latin in ordinary words,
+# and are not among them.
 _ALPHABETS = frozenset({
     "ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GEORGIAN", "GREEK", "HEBREW", "LATIN", "LISU",
 })  # fmt: skip
@@ -59,15 +60,18 @@ _LOOK_ALIKE = {
     for letter in letters
 }  # fmt: skip
 
-# What is said of these fields is said here, more strictly than by the loader.
+# Problems of these fields are reported here, more strictly than by the loader.
 _OWN = ("name.", "description.", "compatibility.long", "compatibility.type", "key.")
-# From the bracket on, and bounded: a file of brackets is not read over and over.
+# Begins at the closing bracket, and is bounded: a text of many opening brackets takes linear time.
 _LINK = re.compile(r"\]\(\s{0,8}<?([^()<>\s]{1,400})>?[^()]{0,200}\)")
 _PATTERN = re.compile(r"[{}$*]|^[a-zA-Z][a-zA-Z0-9+.-]*:|^//")
 
 
 def lint(folder: Path) -> tuple[Problem, ...]:
-    """Everything that is wrong with the skill in a folder, errors first. Nothing is raised."""
+    """Return everything that is wrong with the skill in a folder, errors first.
+
+    Nothing is raised for a fault of the skill: an unreadable folder or file is a problem, too.
+    """
     opened = Folder(folder)
     try:
         if not os.path.isdir(folder):
@@ -81,7 +85,7 @@ def lint(folder: Path) -> tuple[Problem, ...]:
     found = [*_problems(parts, Path(os.path.abspath(folder)).name)]
     if name != "SKILL.md":
         found.append(_warning("file.case", f"the file is called {name}; some look for SKILL.md"))
-    found += [*_about_body(parts.body, opened), *_about_files(opened)]
+    found += [*_body_problems(parts.body, opened), *_file_problems(opened)]
     return tuple(sorted(dict.fromkeys(found), key=lambda each: each.level != "error"))
 
 
@@ -106,37 +110,40 @@ def _problems(parts: Split, directory: str) -> Iterator[Problem]:
     yield from parts.strict
     if parts.fields is None:
         return
-    yield from _about_keys(parts.keys)
-    yield from _about_name(parts, directory)
-    yield from _about_texts(parts)
-    yield from _about_hidden(parts)
+    yield from _key_problems(parts.keys)
+    yield from _name_problems(parts, directory)
+    yield from _text_problems(parts)
+    yield from _hidden_text_problems(parts)
     _, loading = manifest_of(parts, directory=directory)
     for each in loading:
         if each not in parts.problems and not each.code.startswith(_OWN):
             yield each
 
 
-def _about_keys(keys: tuple[str, ...]) -> Iterator[Problem]:
-    for key in dict.fromkeys(keys[: _TOLD_MAX * 5]):
+def _key_problems(keys: tuple[str, ...]) -> Iterator[Problem]:
+    for key in dict.fromkeys(keys[: _REPORTED_MAX * 5]):
         normal = key.replace("-", "_")
         if normal in SPEC_KEYS and key == normal.replace("_", "-"):
             continue
         if normal in KNOWN_KEYS:
-            why = f"{quoted(key)} is read here; it is not a key of the specification"
+            why = f"{quote(key)} is read here; it is not a key of the specification"
             yield _warning("key.extra", why)
         else:
-            yield _error("key.unknown", f"{quoted(key)} is not a key of the specification")
+            yield _error("key.unknown", f"{quote(key)} is not a key of the specification")
 
 
-def _about_name(parts: Split, directory: str) -> Iterator[Problem]:
+def _name_problems(parts: Split, directory: str) -> Iterator[Problem]:
     given = (parts.fields or {}).get("name")
     if not isinstance(given, str) or not given.strip():
         yield _error("name.missing", "the name has to be text, and not empty")
         return
     name = unicodedata.normalize("NFKC", given.strip())
-    shown = quoted(name)
+    shown = quote(name)
     if len(name) > _NAME_CHARS_MAX:
-        yield _error("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
+        yield _error(
+            "name.long",
+            f"the name has {len(name)} characters; at most {_NAME_CHARS_MAX} are allowed",
+        )
     if name != name.lower():
         yield _error("name.case", f"the name {shown} has to be in lower case")
     if name[0] == "-" or name[-1] == "-":
@@ -144,68 +151,75 @@ def _about_name(parts: Split, directory: str) -> Iterator[Problem]:
     if "--" in name:
         yield _error("name.hyphen", f"the name {shown} has two hyphens in a row")
     if not all(each.isalnum() or each == "-" for each in name):
-        yield _error("name.characters", f"the name {shown} has more than letters, digits, hyphens")
-    yield from _about_letters(name)
+        yield _error(
+            "name.characters", f"the name {shown} may have only letters, digits and hyphens"
+        )
+    yield from _letter_problems(name)
     if unicodedata.normalize("NFKC", directory) != name:
-        yield _error("name.folder", f"the name {shown} is not the folder's, {quoted(directory)}")
+        yield _error("name.folder", f"the name {shown} is not the folder's, {quote(directory)}")
 
 
-def _about_letters(name: str) -> Iterator[Problem]:
-    """Name letters that look like others, and letters of scripts that are not written together.
+def _letter_problems(name: str) -> Iterator[Problem]:
+    """Yield warnings of letters that look like others, or of scripts that are not written together.
 
-    The specification allows both, so they are warnings. Who lists skills by name cannot see them.
+    The specification allows both, so they are warnings. A reader of a list of names cannot see
+    them.
     """
     alike = [each for each in dict.fromkeys(name) if each in _LOOK_ALIKE]
     read_as = "".join(_LOOK_ALIKE.get(each, each) for each in name)
     if alike and read_as.isascii():
-        which = ", ".join(_told_letter(each) for each in alike[:_LETTERS_TOLD_MAX])
-        why = f"the name {quoted(name)} looks like {quoted(read_as)}, and is another: {which}"
+        which = ", ".join(_letter_name(each) for each in alike[:_LETTERS_REPORTED_MAX])
+        why = f"the name {quote(name)} looks like {quote(read_as)}, and is another: {which}"
         yield _warning("name.lookalike", why)
     scripts: dict[str, str] = {}
     for each in name:
         if each.isalpha() and (script := _script(each)) is not None:
             scripts.setdefault(script, each)
     if len(scripts) > 1:
-        which = ", ".join(map(_told_letter, scripts.values()))
-        yield _warning("name.scripts", f"the name {quoted(name)} mixes scripts: {which}")
+        which = ", ".join(map(_letter_name, scripts.values()))
+        yield _warning("name.scripts", f"the name {quote(name)} mixes scripts: {which}")
 
 
 def _script(letter: str) -> str | None:
-    """Return the script of a letter, None for those that are written beside any other."""
+    """Return the script of a letter; None for a script that is written beside any other."""
     script = unicodedata.name(letter, "").partition(" ")[0]
     return script if script in _ALPHABETS else None
 
 
-def _told_letter(letter: str) -> str:
+def _letter_name(letter: str) -> str:
     return f"U+{ord(letter):04X} {unicodedata.name(letter, 'without a name')}"
 
 
-def _about_hidden(parts: Split) -> Iterator[Problem]:
-    """Name what is not seen where a text is shown, and what Unicode's tag characters spell."""
+def _hidden_text_problems(parts: Split) -> Iterator[Problem]:
+    """Yield a warning for each text that has hidden characters.
+
+    It says what Unicode's tag characters among them spell.
+    """
     fields = parts.fields or {}
     texts = [(key, value) for key, value in fields.items() if isinstance(value, str)]
     for where, text in [*texts, ("instructions", parts.body)]:
-        unseen = [each for each in text if each not in "\n\r\t" and hidden(each)]
+        unseen = [each for each in text if each not in "\n\r\t" and has_hidden(each)]
         if not unseen:
             continue
         which = ", ".join(
-            f"U+{ord(each):04X}" for each in [*dict.fromkeys(unseen)][:_LETTERS_TOLD_MAX]
+            f"U+{ord(each):04X}" for each in [*dict.fromkeys(unseen)][:_LETTERS_REPORTED_MAX]
         )
         count = "1 character" if len(unseen) == 1 else f"{len(unseen):,} characters"
         why = f"{where.replace('_', '-')}: {count} cannot be seen: {which}"
         spelled = "".join(chr(ord(each) - _TAGS) for each in unseen if ord(each) - _TAGS in _ASCII)
         if spelled:
-            why = f"{why}; Unicode tag characters among them spell {quoted(spelled)}"
+            why = f"{why}; Unicode tag characters among them spell {quote(spelled)}"
         yield _warning("text.hidden", why)
 
 
-def _about_texts(parts: Split) -> Iterator[Problem]:
+def _text_problems(parts: Split) -> Iterator[Problem]:
     fields = parts.fields or {}
     description = fields.get("description")
     if not isinstance(description, str) or not description.strip():
         yield _error("description.missing", "the description has to be text, and not empty")
     elif len(description) > _DESCRIPTION_CHARS_MAX:
-        why = f"the description has {len(description):,} characters; {_DESCRIPTION_CHARS_MAX:,} may"
+        count = f"the description has {len(description):,} characters"
+        why = f"{count}; at most {_DESCRIPTION_CHARS_MAX:,} are allowed"
         yield _error("description.long", why)
     if "compatibility" in fields:
         text = fields["compatibility"]
@@ -221,7 +235,7 @@ def _about_texts(parts: Split) -> Iterator[Problem]:
         yield _warning("allowed-tools.list", why)
 
 
-def _about_body(body: str, folder: Folder) -> Iterator[Problem]:
+def _body_problems(body: str, folder: Folder) -> Iterator[Problem]:
     if not body.strip():
         yield _warning("body.empty", "there are no instructions below the frontmatter")
     lines = body.count("\n") + 1
@@ -232,21 +246,24 @@ def _about_body(body: str, folder: Folder) -> Iterator[Problem]:
     if tokens > _BODY_TOKENS_MAX:
         why = f"the instructions have about {tokens:,} tokens; {_BODY_TOKENS_MAX:,} are advised"
         yield _warning("body.long", why)
-    told = 0
+    reported = 0
     for target in dict.fromkeys(_links(body)):
-        if told == _TOLD_MAX:
+        if reported == _REPORTED_MAX:
             return
         if ".." in PurePosixPath(target).parts:
-            yield _warning("link.outside", f"the link {quoted(target)} leads out of the folder")
+            yield _warning("link.outside", f"the link {quote(target)} leads out of the folder")
         elif not folder.exists(target):
-            yield _warning("link.missing", f"the link {quoted(target)} leads to no file")
+            yield _warning("link.missing", f"the link {quote(target)} leads to no file")
         else:
             continue
-        told += 1
+        reported += 1
 
 
 def _links(body: str) -> Iterator[str]:
-    """Where the links of a Markdown text lead, as far as that is into the folder."""
+    """Yield the targets of the links in a Markdown text that lead to files, outside of code blocks.
+
+    Absolute paths, addresses with a scheme and patterns are left out.
+    """
     fenced = ""
     for line in body.split("\n"):
         mark = line.lstrip()[:3]
@@ -259,20 +276,18 @@ def _links(body: str) -> Iterator[str]:
                     yield target
 
 
-def _about_files(folder: Folder) -> Iterator[Problem]:
+def _file_problems(folder: Folder) -> Iterator[Problem]:
     try:
         listing = folder.listing()
     except TallystickError as error:
         yield _error("files.refused", flattened(str(error)))
         return
-    for path in listing.left_out[:_TOLD_MAX]:
-        yield _warning(
-            "files.left_out", f"{quoted(path)} is no part of the skill: it is never read"
-        )
+    for path in listing.left_out[:_REPORTED_MAX]:
+        yield _warning("files.left_out", f"{quote(path)} is no part of the skill: it is never read")
     scripts = [each.path for each in listing.files if each.path.startswith("scripts/")]
     others = [path for path in scripts if PurePosixPath(path).suffix in _OTHER_LANGUAGES]
-    for path in others[:_TOLD_MAX]:
-        yield _warning("script.language", f"{quoted(path)} is not Python, and cannot be run here")
+    for path in others[:_REPORTED_MAX]:
+        yield _warning("script.language", f"{quote(path)} is not Python, and cannot be run here")
 
 
 _OTHER_LANGUAGES = frozenset({

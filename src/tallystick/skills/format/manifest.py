@@ -1,4 +1,4 @@
-"""Manifests: what the frontmatter of a skill says, read leniently, and its card and name."""
+"""Read what the frontmatter of a skill says, leniently: its name, its manifest and its card."""
 
 from __future__ import annotations
 
@@ -10,53 +10,53 @@ from dataclasses import dataclass
 import msgspec
 
 from tallystick.core.json_text import canonical
-from tallystick.skills.format.frontmatter import Problem, Split, flattened, hidden, quoted
+from tallystick.skills.format.frontmatter import Problem, Split, flattened, has_hidden, quote
 
-# Names of skills: which may stand in an id, and what a folder's name gives.
+# Names of skills: which may be in an id, and the name that a folder gives.
 
 
-# The public limit is 64; what is longer is a fault of form. Beyond this it is no name.
+# The public limit is 64, and a longer name gets a warning. Beyond this one it cannot be used.
 NAME_CHARS_MAX = 128
 _OTHERS = "-_. "
 _RUN = re.compile(r"-{2,}")
 
 
 def usable_name(text: str) -> str | None:
-    """A name as it stands in an id, or None if it cannot.
+    """Return a name as it is written in an id, or None if it cannot be in one.
 
-    Letters, marks and digits of any script, and inside also `-`, `_`, `.` and single spaces. So an
-    id is one line, has no slash but that of its namespace, is no option of a command, and ends no
-    quotes wherever it is put.
+    Letters, marks and digits of any script are allowed, and inside also `-`, `_`, `.` and single
+    spaces. So an id is one line and has no slash but those of its namespace. It is no option of a
+    command, and ends no quotes wherever it is put.
     """
-    if hidden(text.strip()):
+    if has_hidden(text.strip()):
         return None
     name = " ".join(unicodedata.normalize("NFKC", text).split())
     if not name or len(name) > NAME_CHARS_MAX or not (name[0].isalnum() or name[0] == "_"):
         return None
-    return name if all(_stands(each) for each in name) else None
+    return name if all(_is_allowed(each) for each in name) else None
 
 
 def folder_name(directory: str) -> str | None:
-    """The name that a folder gives to what is in it: strange characters become hyphens.
+    """Return the name that a folder gives to what is in it; strange characters become hyphens.
 
-    None for a folder whose name hides characters, or has none that can be used.
+    Return None for a folder whose name hides characters, or has none that can be used.
     """
-    if hidden(directory):
+    if has_hidden(directory):
         return None
     normal = unicodedata.normalize("NFKC", directory)
-    made = "".join(each if _stands(each) else "-" for each in normal)
+    made = "".join(each if _is_allowed(each) else "-" for each in normal)
     return usable_name(directory) or usable_name(_RUN.sub("-", made).strip("-. ")[:NAME_CHARS_MAX])
 
 
-def _stands(each: str) -> bool:
+def _is_allowed(each: str) -> bool:
     return each.isalnum() or each in _OTHERS or unicodedata.category(each) in {"Mn", "Mc"}
 
 
-# Cards: what is known of a skill without reading its instructions.
+# Cards: the facts about a skill that are known without reading its instructions.
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """One skill as a catalog sees it.
+    """One skill as a catalog sees it, known without reading its instructions.
 
     `id` is `name`, or `namespace/name`. `source` is the layer it was found in. `short` is the text
     for a catalog with little room, `sha256` the digest of the file it was read from.
@@ -79,7 +79,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 # Fields of a manifest: text, flags, words and tools, as they are met in practice.
 #
 # Frontmatter gives text, lists, mappings and None. Each kind of field takes the forms that are met
-# in practice, warns about those that are not the documented one, and says what it did.
+# in practice, and warns about those that are not the documented one, with how it read them.
 
 
 _WORDS_MAX = 256
@@ -93,12 +93,15 @@ _TAG = re.compile(r"namespace:[^\s:()*,]+")
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of one frontmatter, and the problems that came up so far."""
+    """The fields of one frontmatter, and the problems that came up so far.
+
+    Each method that reads a field adds a problem for a value in another than the documented form.
+    """
 
     values: Mapping[str, object]
     problems: list[Problem]
 
-    def failed(self) -> bool:
+    def has_errors(self) -> bool:
         return any(each.level == "error" for each in self.problems)
 
     def warn(self, code: str, message: str) -> None:
@@ -108,29 +111,36 @@ class Fields:
         self.problems.append(Problem(level="error", code=code, message=message))
 
     def text(self, key: str, *, chars_max: int | None = None) -> str:
-        """Text; a list of texts is joined. What is no text counts as missing."""
+        """Return a field as text; a list of texts is joined.
+
+        A value that is not text counts as missing.
+        """
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is a list; it is read as one text")
+            self.warn(
+                f"{_key_name(key)}.type", f"{_key_name(key)} is a list; it is read as one text"
+            )
             value = ", ".join(value)
         if isinstance(value, list | dict):
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is not text; it is left out")
+            self.warn(f"{_key_name(key)}.type", f"{_key_name(key)} is not text; it is left out")
             return ""
         text = str(value or "").strip()
         if chars_max is not None and len(text) > chars_max:
-            why = f"{_shown(key)} has {len(text):,} characters; {chars_max:,} may"
-            self.warn(f"{_shown(key)}.long", why)
+            why = (
+                f"{_key_name(key)} has {len(text):,} characters; at most {chars_max:,} are allowed"
+            )
+            self.warn(f"{_key_name(key)}.long", why)
         return text
 
     def hint(self, key: str) -> str:
-        """Text that is often written in brackets, and so comes as a list."""
+        """Return a text that is often written in brackets, and so comes as a list."""
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return f"[{', '.join(value)}]"
         return self.text(key)
 
     def flag(self, key: str, *, default: bool, closed: bool) -> bool:
-        """True or false; `closed` is what something unreadable counts as."""
+        """Return a field as true or false: `default` if absent, `closed` if it cannot be read."""
         if key not in self.values:
             return default
         value = self.values[key]
@@ -138,90 +148,102 @@ class Fields:
         if word in {"true", "false"}:
             return word == "true"
         if word in _YES or word in _NO:
-            self.warn(f"{_shown(key)}.flag", f"{_shown(key)} is {word}; write true or false")
+            self.warn(f"{_key_name(key)}.flag", f"{_key_name(key)} is {word}; write true or false")
             return word in _YES
-        why = f"{_shown(key)} is neither true nor false; it is taken as {str(closed).lower()}"
-        self.warn(f"{_shown(key)}.flag", why)
+        why = f"{_key_name(key)} is neither true nor false; it is taken as {str(closed).lower()}"
+        self.warn(f"{_key_name(key)}.flag", why)
         return closed
 
     def words(self, key: str, *, closed: bool = False) -> tuple[str, ...]:
-        """Words: a list of them, or one text with spaces or commas between. `closed`: or fail."""
+        """Return words: a list of them, or one text with spaces or commas between.
+
+        With `closed`, a value that cannot be read is an error, and otherwise a warning.
+        """
         value = self.values.get(key)
         if value is None:
             return ()
         if isinstance(value, str):
             value = _WORD.findall(value)
-        return self._kept(key, value, closed=closed)
+        return self._names(key, value, closed=closed)
 
     def patterns(self, key: str) -> tuple[str, ...]:
-        """Globs: a list of them, or one text with commas between; braces may hold commas."""
+        """Return globs: a list of them, or one text with commas between; braces may hold commas."""
         value = self.values.get(key)
         if value is None:
             return ()
         if isinstance(value, str):
-            value = _parted(value, separators=",\n", opening="{", closing="}")
-        return self._kept(key, value)
+            value = _split_outside_brackets(value, separators=",\n", opening="{", closing="}")
+        return self._names(key, value)
 
     def tools(self, key: str) -> tuple[str, ...] | None:
-        """Names of tools. None if the key is absent, empty if it names nothing."""
+        """Return names of tools; None if the key is absent, empty if it names nothing.
+
+        A value that cannot be read is an error.
+        """
         if key not in self.values:
             return None
         value = self.values[key]
         if value is None:
-            self.warn(f"{_shown(key)}.empty", f"{_shown(key)} names no tool, so none is allowed")
+            self.warn(
+                f"{_key_name(key)}.empty", f"{_key_name(key)} names no tool, so none is allowed"
+            )
             return ()
         if isinstance(value, str):
-            value = _parted(value, separators=", \t\n", opening="(", closing=")")
-        kept = self._kept(key, value, closed=True)
+            value = _split_outside_brackets(value, separators=", \t\n", opening="(", closing=")")
+        kept = self._names(key, value, closed=True)
         for each in kept:
             # A colon inside brackets is a pattern for the tool before them, as in `Bash(git:*)`.
             if ":" in each.partition("(")[0] and not _TAG.fullmatch(each):
-                why = f"{_shown(key)}: {quoted(each)} is no tool; write namespace:<tag>"
-                self.fail(f"{_shown(key)}.colon", why)
+                why = f"{_key_name(key)}: {quote(each)} is no tool; write namespace:<tag>"
+                self.fail(f"{_key_name(key)}.colon", why)
         return kept
 
     def json(self, key: str) -> str:
-        """Whatever it holds, as canonical JSON text."""
+        """Return a field as canonical JSON text; "" if it is absent."""
         value = self.values.get(key)
         return "" if value is None else canonical(value).decode("utf-8")
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """Keys with texts; what is nested below them is JSON text."""
+        """Return at most 64 keys with texts; what is nested below them is JSON text."""
         value = self.values.get(key)
         if value is None:
             return ()
         if not isinstance(value, dict):
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)} is no mapping; it is left out")
+            self.warn(f"{_key_name(key)}.type", f"{_key_name(key)} is no mapping; it is left out")
             return ()
         if len(value) > _PAIRS_MAX:
-            why = f"{_shown(key)} has {len(value)} keys; the first {_PAIRS_MAX} are kept"
-            self.warn(f"{_shown(key)}.long", why)
+            why = f"{_key_name(key)} has {len(value)} keys; the first {_PAIRS_MAX} are kept"
+            self.warn(f"{_key_name(key)}.long", why)
         nested = [name for name, each in value.items() if isinstance(each, list | dict)]
         if nested:
-            self.warn(f"{_shown(key)}.type", f"{_shown(key)}: {quoted(nested[0])} is not text")
+            self.warn(f"{_key_name(key)}.type", f"{_key_name(key)}: {quote(nested[0])} is not text")
         return tuple(
             (flattened(name), _flat(each)) for name, each in list(value.items())[:_PAIRS_MAX]
         )
 
-    def _kept(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
+    def _names(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
+        """Return at most 256 names of a list, each once; add a problem for each that is not one."""
         tell = self.fail if closed else self.warn
         if not isinstance(value, list):
-            tell(f"{_shown(key)}.type", f"{_shown(key)} is no list of names")
+            tell(f"{_key_name(key)}.type", f"{_key_name(key)} is no list of names")
             return ()
         kept = []
         for each in value:
             if each is None:
                 continue
-            if not isinstance(each, str) or hidden(each.strip()) or len(each) > _WORD_CHARS_MAX:
-                tell(f"{_shown(key)}.type", f"{_shown(key)}: {quoted(str(each))} is no name")
+            if not isinstance(each, str) or has_hidden(each.strip()) or len(each) > _WORD_CHARS_MAX:
+                tell(f"{_key_name(key)}.type", f"{_key_name(key)}: {quote(str(each))} is no name")
             elif each.strip():
                 kept.append(flattened(each))
         if len(kept) > _WORDS_MAX:
-            tell(f"{_shown(key)}.long", f"{_shown(key)} has {len(kept)} entries; {_WORDS_MAX} may")
+            tell(
+                f"{_key_name(key)}.long",
+                f"{_key_name(key)} has {len(kept)} entries; at most {_WORDS_MAX} are allowed",
+            )
         return tuple(dict.fromkeys(kept[:_WORDS_MAX]))
 
 
-def _shown(key: str) -> str:
+def _key_name(key: str) -> str:
     return key.replace("_", "-") if key != "when_to_use" else key
 
 
@@ -231,8 +253,8 @@ def _flat(value: object) -> str:
     return value if isinstance(value, str) else canonical(value).decode("utf-8")
 
 
-def _parted(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
-    """Split at separators that are not inside brackets."""
+def _split_outside_brackets(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
+    """Split at separators that are not inside brackets; leave out empty parts."""
     parts, part, depth = [], "", 0
     for each in text:
         depth += (each == opening) - (each == closing and depth > 0)
@@ -244,15 +266,15 @@ def _parted(text: str, *, separators: str, opening: str, closing: str) -> list[s
     return [each.strip() for each in (*parts, part) if each.strip()]
 
 
-# Manifests: what the frontmatter of a skill says, read leniently.
+# Manifests: the statements of a skill's frontmatter, read leniently.
 #
-# Rule 1: a fault of form is a warning, and the skill loads. Only what has no description, no YAML
-# or no name that can be used does not.
-# Rule 2: what limits a skill fails closed. A flag that cannot be read counts as set to the safe
-# side, and tools or signers that cannot be read fail the skill.
+# Rule 1: a fault of form is a warning, and the skill loads. It does not if it has no description,
+# no readable YAML or no usable name.
+# Rule 2: fields that restrict a skill fail closed. A flag that cannot be read counts as set to the
+# safe side, and tools or signers that cannot be read fail the skill.
 
 
-# The keys of the public specification, and with those of clients, all that are read here.
+# The keys of the public specification; with the keys of other clients, all that are read here.
 SPEC_KEYS = frozenset(
     {"name", "description", "license", "compatibility", "metadata", "allowed_tools"}
 )
@@ -262,15 +284,16 @@ KNOWN_KEYS = SPEC_KEYS | {
     "argument_hint", "requires_mcp",
 }  # fmt: skip
 
+# Limits of the public specification. Beyond them there is a warning, and the skill loads.
 _NAME_CHARS_MAX = 64
 _DESCRIPTION_CHARS_MAX = 1_024
 _COMPATIBILITY_CHARS_MAX = 500
 _SHORT_CHARS_MAX = 120
-_KEYS_TOLD_MAX = 8
+_KEYS_REPORTED_MAX = 8
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a skill says of itself.
+    """The statements of a skill about itself.
 
     `allowed_tools` are exact names, `namespace:<tag>` or `*`; None if it says nothing of tools, and
     empty if it is to have none. `hooks` is canonical JSON text and is never run. Texts may have
@@ -301,14 +324,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple[Problem, ...]]:
-    """The manifest of a file, or None if it cannot be used, with all that is wrong with it.
+    """Return the manifest of a file, None if it cannot be used, and all problems of the file.
 
-    `directory` is the name of the skill's folder, which stands in for a name that is missing.
+    `directory` is the name of the skill's folder, which is used if the name is missing or not
+    usable.
     """
     fields = Fields(split.fields or {}, list(split.problems))
-    if fields.failed():
+    if fields.has_errors():
         return None, tuple(fields.problems)
-    _tell_unknown(split.fields or {}, fields)
+    _warn_of_unknown(split.fields or {}, fields)
     name = _name(fields, directory)
     description, short = _description(fields)
     manifest = Manifest(
@@ -336,56 +360,63 @@ def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple
         compatibility=fields.text("compatibility", chars_max=_COMPATIBILITY_CHARS_MAX),
         metadata=fields.pairs("metadata"),
     )
-    return None if fields.failed() else manifest, tuple(fields.problems)
+    return None if fields.has_errors() else manifest, tuple(fields.problems)
 
 
-def _tell_unknown(found: Mapping[str, object], fields: Fields) -> None:
+def _warn_of_unknown(found: Mapping[str, object], fields: Fields) -> None:
     unknown = [key for key in found if key not in KNOWN_KEYS]
-    for key in unknown[:_KEYS_TOLD_MAX]:
-        fields.warn("key.unknown", f"{quoted(key)} is no key that is known here")
-    if len(unknown) > _KEYS_TOLD_MAX:
-        fields.warn("key.unknown", f"and {len(unknown) - _KEYS_TOLD_MAX} more unknown keys")
+    for key in unknown[:_KEYS_REPORTED_MAX]:
+        fields.warn("key.unknown", f"{quote(key)} is no key that is known here")
+    if len(unknown) > _KEYS_REPORTED_MAX:
+        fields.warn("key.unknown", f"and {len(unknown) - _KEYS_REPORTED_MAX} more unknown keys")
 
 
 def _name(fields: Fields, directory: str) -> str:
+    """Return the name of a skill, or of its folder if it has no usable one.
+
+    If the folder gives none either, add an error and return "".
+    """
     given = fields.text("name")
     name = usable_name(given)
     if name is not None:
         if len(name) > _NAME_CHARS_MAX:
-            fields.warn("name.long", f"the name has {len(name)} characters; {_NAME_CHARS_MAX} may")
+            fields.warn(
+                "name.long",
+                f"the name has {len(name)} characters; at most {_NAME_CHARS_MAX} are allowed",
+            )
         if name != folder_name(directory):
-            why = f"the name {quoted(name)} is not that of its folder, {quoted(directory)}"
+            why = f"the name {quote(name)} is not that of its folder, {quote(directory)}"
             fields.warn("name.folder", why)
         return name
     fallback = folder_name(directory)
     if fallback is None:
-        fields.fail("name.unusable", f"no name, and the folder {quoted(directory)} gives none")
+        fields.fail("name.unusable", f"no name, and the folder {quote(directory)} gives none")
         return ""
     if given:
-        why = f"{quoted(given)} cannot be a name; that of the folder is taken, {quoted(fallback)}"
+        why = f"{quote(given)} cannot be a name; that of the folder is taken, {quote(fallback)}"
         fields.warn("name.unusable", why)
     else:
-        fields.warn("name.missing", f"no name; that of the folder is taken, {quoted(fallback)}")
+        fields.warn("name.missing", f"no name; that of the folder is taken, {quote(fallback)}")
     return fallback
 
 
 def _description(fields: Fields) -> tuple[str, str]:
-    """The description and its short form; each stands in for the other."""
+    """Return the description and its short form; each is used for the other if that is missing."""
     description = fields.text("description", chars_max=_DESCRIPTION_CHARS_MAX)
     short = flattened(fields.text("short"))
     if not flattened(description):
         if not short:
-            fields.fail("description.missing", "no description: nobody can say when to use it")
+            fields.fail("description.missing", "no description: a model cannot know when to use it")
         else:
             fields.warn("description.missing", "no description; `short` is taken for it")
         return short, short
-    return description, short or _shortened(flattened(description))
+    return description, short or _short_form(flattened(description))
 
 
 def _context(fields: Fields) -> str:
     context = fields.text("context")
     if context not in {"", "fork"}:
-        fields.warn("context.unknown", f"context {quoted(context)} is not known; it may be 'fork'")
+        fields.warn("context.unknown", f"context {quote(context)} is not known; it may be 'fork'")
     return context
 
 
@@ -393,8 +424,8 @@ _FULL_STOPS = "\u3002\uff01\uff1f"
 _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "incl.", "approx.")
 
 
-def _shortened(line: str) -> str:
-    """The first sentence, or as many words as there is room for."""
+def _short_form(line: str) -> str:
+    """Return the first sentence, or as many words as fit, in at most 120 characters."""
     end = 0
     for at, each in enumerate(line[:_SHORT_CHARS_MAX]):
         following = line[at + 1 : at + 3]

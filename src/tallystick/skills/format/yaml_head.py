@@ -1,4 +1,4 @@
-"""The YAML of a frontmatter, read event by event: bounded, and with nothing resolved.
+"""Read the YAML of a frontmatter event by event: bounded, and with nothing resolved.
 
 Rule 1: values are text, lists and mappings of text, or None. A date, a number and a version stay as
 they were written, and no tag can construct anything.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from tallystick.skills.format.frontmatter import flattened, quoted
+from tallystick.skills.format.frontmatter import flattened, quote
 
 _DEPTH_MAX = 12
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
@@ -23,7 +23,10 @@ _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 class Unusable(Exception):
-    """Frontmatter that is not taken, with the reason; `final` if mending would not help."""
+    """Frontmatter that cannot be used.
+
+    `final` says that putting its texts in quotes would not help.
+    """
 
     def __init__(self, code: str, why: str, *, final: bool = False) -> None:
         super().__init__(why)
@@ -34,18 +37,26 @@ class Unusable(Exception):
 
 @dataclass(slots=True)
 class Reading:
-    """What was seen while a frontmatter was read."""
+    """Facts about a frontmatter besides its values.
+
+    `keys` are as written, in order; `duplicates` are those that came twice; `flow` says that it has
+    lists or mappings in brackets.
+    """
 
     duplicates: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     flow: bool = False
 
 
-# Composing nodes first, as the library does, would follow aliases and
+# Events are read one by one. Composing nodes first, as the library does, would follow aliases and
 # resolve scalars before anything could be refused.
 
 
-def parsed(source: str, reading: Reading) -> dict[str, object]:
+def parse(source: str, reading: Reading) -> dict[str, object]:
+    """Return the fields of a frontmatter, keys with underscores.
+
+    Raise `Unusable` if it has a fault.
+    """
     reading.keys.clear()
     reading.duplicates.clear()
     reading.flow = False
@@ -65,7 +76,7 @@ def parsed(source: str, reading: Reading) -> dict[str, object]:
         return {}
     if not isinstance(value, dict):
         raise Unusable("yaml.mapping", "the frontmatter is not a mapping of keys to values")
-    return _normalized(value, reading)
+    return _with_underscores(value, reading)
 
 
 def _content(source: str) -> Iterator[yaml.Event]:
@@ -76,13 +87,13 @@ def _content(source: str) -> Iterator[yaml.Event]:
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event], reading: Reading, depth: int) -> object:
     if isinstance(event, yaml.AliasEvent):
-        raise Unusable("yaml.alias", f"an alias, {quoted(f'*{event.anchor}')}")
+        raise Unusable("yaml.alias", f"an alias, {quote(f'*{event.anchor}')}")
     if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
         raise Unusable("yaml.invalid", "it ends too early")
     if event.anchor is not None:
-        raise Unusable("yaml.anchor", f"an anchor, {quoted(f'&{event.anchor}')}", final=True)
+        raise Unusable("yaml.anchor", f"an anchor, {quote(f'&{event.anchor}')}", final=True)
     if event.tag is not None:
-        raise Unusable("yaml.tag", f"a tag, {quoted(event.tag)}", final=True)
+        raise Unusable("yaml.tag", f"a tag, {quote(event.tag)}", final=True)
     if isinstance(event, yaml.ScalarEvent):
         plain = event.implicit[0]
         return None if plain and event.value in _NULL else _text(event.value)
@@ -95,7 +106,10 @@ def _value(event: yaml.Event, events: Iterator[yaml.Event], reading: Reading, de
 
 
 def _text(value: str) -> str:
-    """Without halves of pairs, which an escape can make and nothing can encode."""
+    """Return a text without halves of surrogate pairs, which nothing can encode.
+
+    An escape in a quoted scalar can make one.
+    """
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -120,8 +134,8 @@ def _mapping(events: Iterator[yaml.Event], reading: Reading, depth: int) -> dict
     return made
 
 
-def _normalized(value: dict[str, object], reading: Reading) -> dict[str, object]:
-    """Keys with underscores: a hyphen and an underscore are told alike."""
+def _with_underscores(value: dict[str, object], reading: Reading) -> dict[str, object]:
+    """Return the fields with underscores in their keys: a hyphen and an underscore count as one."""
     made: dict[str, object] = {}
     for key, each in value.items():
         name = key.replace("-", "_")
@@ -134,24 +148,30 @@ def _normalized(value: dict[str, object], reading: Reading) -> dict[str, object]
 def _reason(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return flattened(f"line {error.problem_mark.line + 2}: {error.problem}")
-    return quoted(str(error))
+    return quote(str(error))
 
 
-# The usual fault is text that wants quotes: a colon inside a description, a pattern that begins
-# with a star. It is mended line by line, at the top level and in lists, and then read once more.
+# The usual fault is text that needs quotes: a colon inside a description, a pattern that begins
+# with a star. Quotes are added line by line, at the top level and in lists, and the result is read
+# once more.
 _KEYED = re.compile(r"([A-Za-z_][\w-]{0,63}):[ \t]+(\S.*)")
 _ITEM = re.compile(r"([ \t]*-[ \t]+)([*&!%@`].*)")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
 
-def mended(source: str, reading: Reading, first: Unusable) -> dict[str, object]:
+def quote_texts(source: str, reading: Reading, first: Unusable) -> dict[str, object]:
+    """Read a frontmatter again with its texts in quotes, where they need them.
+
+    Raise `first`, the fault of the first reading, if that does not help; a final fault is raised as
+    it is.
+    """
     try:
-        return parsed("\n".join(_mended_lines(_CONTROL.sub("", source))), reading)
+        return parse("\n".join(_quoted_lines(_CONTROL.sub("", source))), reading)
     except Unusable as error:
         raise (error if error.final else first) from None
 
 
-def _mended_lines(source: str) -> Iterator[str]:
+def _quoted_lines(source: str) -> Iterator[str]:
     lines = [_spaces_for_tabs(line) for line in source.split("\n")]
     at = 0
     while at < len(lines):
@@ -169,12 +189,12 @@ def _mended_lines(source: str) -> Iterator[str]:
 
 
 def _is_bare(value: str) -> bool:
-    """Whether a value goes on in the lines below it that are indented, as bare text does."""
+    """Return True if indented lines below a value continue it, as they do bare text."""
     return value[0] not in "\"'|>[{#"
 
 
 def _with_quotes(value: str) -> str:
-    """A value, in quotes if it is text that is not read as text without them."""
+    """Return a value, in quotes if it is text that YAML does not read as text without them."""
     first, last = value[0], value.rstrip()[-1]
     if first in "\"'":
         ends = value.count(first) == 1 or (value.count(first) == 2 and last == first)

@@ -1,1 +1,1 @@
-"""What runs in the launcher and in the box, on the standard library alone."""
+"""The code that runs in the launcher and in the box. It uses only the standard library."""

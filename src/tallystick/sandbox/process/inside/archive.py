@@ -1,6 +1,6 @@
-"""A session's files and variables as bytes, and back: done in the box, in the rights of a program.
+"""Convert a session's files and variables to bytes and back, in the box, with a program's rights.
 
-Whoever made such bytes was a program; so they are taken apart nowhere but in a box.
+Such bytes were made by a program, so they are unpacked only inside a box.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _NAMES_MAX = 10_000
 
 
 def pack_files(control: socket.socket) -> None:
-    """Write the working directory to the descriptor that comes, as a tar."""
+    """Write the working directory as a tar to the first descriptor of the next message.
+
+    Then send the number of entries that were left out: those of other kinds, and unreadable ones.
+    """
     _, descriptors = messages.receive(control)
     left_out = 0
     with (
@@ -43,24 +46,25 @@ def pack_files(control: socket.socket) -> None:
                     else:
                         left_out += 1
                 except OSError:
-                    # Closed, gone by now, or too deep to be named.
+                    # Closed to this user, removed meanwhile, or its path is too long.
                     left_out += 1
     messages.send(control, {"packed": True, "left_out": left_out})
 
 
-# A file is known by these, wherever its path has moved to.
+# A file is recognized by inode, change time, modification time and size, and not by its path: the
+# directories above it may have been renamed.
 _KNOWN = b"%d %d %d %d"
 
 
 def list_files(control: socket.socket) -> None:
-    """Write what the working directory holds, and the contents that the host does not have.
+    """Write a list of the working directory, and the contents that the host does not have.
 
-    Of the two descriptors that come, the first is written to. The other is a file with a line for
-    each file whose content the host has. The order says how much is kept: files are taken from the
-    smallest on until `bytes_max`, and what is not kept is not read.
+    The next message is the order, with two descriptors. The listing goes to the first. The second
+    is a file with a line for each file whose content the host has. Files are taken from the
+    smallest on, up to `bytes_max` of the order; others are not read.
 
-    Written are the number of entries; eight fields of each, ended by NUL; and for each file whose
-    content is new, its place among the entries, its length, and its bytes.
+    The listing has the number of entries, then eight fields of each entry, ended by NUL. Then, for
+    each file whose content is new, come the number of its entry, its length, and its bytes.
     """
     order, descriptors = messages.receive(control)
     with open(descriptors[1], "rb") as known, open(descriptors[0], "wb") as out:
@@ -98,9 +102,10 @@ def _size(entry: _Entry) -> tuple[int, bytes]:
 
 
 def _entries() -> Iterator[_Entry]:
-    """Give the path, a letter for the kind, the state and the target of each entry.
+    """Yield the path, a letter for the kind, the status and the link target of each entry.
 
-    A directory that cannot be looked into has an entry of its own, which is no file: `PATH/*`.
+    A directory that cannot be listed gets one more entry, `PATH/*`, with the kind "?". So does any
+    entry that is no file, directory or link, at its own path.
     """
     work = os.fsencode(WORK)
     waiting = [b""]
@@ -118,18 +123,21 @@ def _entries() -> Iterator[_Entry]:
                 is_link = stat.S_ISLNK(found.st_mode)
                 target = os.readlink(os.path.join(work, path)) if is_link else b""
             except OSError:
-                continue  # It is gone by now, or too deep to be named.
+                continue  # The entry was removed meanwhile, or its path is too long.
             if stat.S_ISDIR(found.st_mode):
                 waiting.append(path)
             yield path, _LETTERS.get(stat.S_IFMT(found.st_mode), b"?"), found, target
 
 
 def _write_content(out: BinaryIO, place: int, path: bytes, size: int) -> None:
-    """Write a file's first `size` bytes, after its place; nothing for one that cannot be read."""
+    """Write the number of an entry, then up to `size` bytes of its file, after their length.
+
+    Write nothing if the file cannot be read.
+    """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         with open(os.open(os.path.join(os.fsencode(WORK), path), flags), "rb") as file:
-            # It may be growing while this reads.
+            # Not to its end: a file that grows while it is read would exceed what was counted.
             content = file.read(size)
     except OSError:
         return
@@ -138,14 +146,17 @@ def _write_content(out: BinaryIO, place: int, path: bytes, size: int) -> None:
 
 
 def unpack_files(control: socket.socket) -> None:
-    """Fill the working directory from a tar."""
+    """Fill the working directory from the tar in the first descriptor of the next message.
+
+    Then send whether that worked, and if not, why.
+    """
     _, descriptors = messages.receive(control)
     try:
         with (
             open(descriptors[0], "rb") as given,
             tarfile.open(fileobj=given, mode="r|") as tar,
         ):
-            # Nothing is outside that a name could lead to.
+            # Members need no check: whatever their names lead to, it is inside the box.
             tar.extraction_filter = lambda member, path: member
             tar.extractall(WORK)
     except (tarfile.TarError, OSError, ValueError, EOFError) as error:
@@ -154,8 +165,11 @@ def unpack_files(control: socket.socket) -> None:
     messages.send(control, {"unpacked": True})
 
 
-def packed_variables(names: Mapping[str, Any], injected: Mapping[str, Any]) -> bytes:
-    """The variables of a namespace that can be kept, and the names of those that cannot."""
+def pack_variables(names: Mapping[str, Any], injected: Mapping[str, Any]) -> bytes:
+    """Encode the variables of a namespace as JSON: pickled, imported modules, or why refused.
+
+    Names in `injected`, and those that begin with an underscore, are left out.
+    """
     kept, imported, refused = {}, {}, {}
     for name, value in names.items():
         if name.startswith("_") or name in injected:
@@ -164,14 +178,17 @@ def packed_variables(names: Mapping[str, Any], injected: Mapping[str, Any]) -> b
             imported[name] = value.__name__
             continue
         try:
-            kept[name] = base64.b64encode(_pickled(value)).decode()
+            kept[name] = base64.b64encode(_pickle(value)).decode()
         except BaseException as error:
             refused[name] = f"{type(error).__name__}: {error}"[:200]
     return json.dumps({"kept": kept, "imported": imported, "refused": refused}).encode()
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what would be found by its name in a namespace that is no more."""
+    """A pickler that refuses functions and classes which a program defined.
+
+    They would be pickled by name, and then looked up in a namespace that no longer exists.
+    """
 
     def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - as its base says
         of_program = getattr(value, "__module__", None) == "__main__"
@@ -180,14 +197,14 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _pickled(value: object) -> bytes:
+def _pickle(value: object) -> bytes:
     out = io.BytesIO()
     _Pickler(out, protocol=5).dump(value)
     return out.getvalue()
 
 
-def unpacked_variables(data: bytes, names: dict[str, Any]) -> None:
-    """Put kept variables into a namespace. What cannot be made again is left out."""
+def unpack_variables(data: bytes, names: dict[str, Any]) -> None:
+    """Put kept variables into a namespace; leave out what cannot be unpickled or imported."""
     found = json.loads(data)
     for name, module in found["imported"].items():
         try:

@@ -1,7 +1,8 @@
-"""The box: namespaces, and a root that holds the system to read and the session's own files.
+"""Build the box: a root with the system, to read only, and with the session's own files.
 
-Built by the process that becomes the keeper, before anything of a program exists. Nothing of the
-host's own tree is left in it but what is bound here, and that cannot be written.
+The process that becomes the keeper builds it, before any program exists. Of the host's files, the
+box has only what is bound here, and that cannot be written. The namespaces of a box are listed
+here too.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ _CONFIGURATION = (
     "mime.types", "pki/ca-trust", "pki/tls/certs", "protocols", "services", "ssl/certs",
     "ssl/openssl.cnf", "terminfo",
 )  # fmt: skip
-# Each with the host's device that it is. Shared mappings of the real /dev/zero are memory that no
-# process shows as its own. /dev/full reads the same, and cannot be mapped.
+# The devices of a box, each with the host's device behind it. A shared mapping of the real
+# /dev/zero is memory that no process shows as its own, so it could not be counted. So the box has
+# the host's /dev/full in its place, which reads the same and cannot be mapped.
 _DEVICES = {"null": "null", "zero": "full", "full": "full", "random": "random",
             "urandom": "urandom"}  # fmt: skip
 _SMALL = "size=1m,nr_inodes=4096,mode=755"
@@ -59,7 +61,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 
 class BoxPlan(NamedTuple):
-    """What a box is made of. Sizes in bytes."""
+    """The plan of a box: what it can read, its first files, and its sizes in bytes."""
 
     readable: Sequence[str]
     files: str | None
@@ -71,11 +73,14 @@ class BoxPlan(NamedTuple):
 
 
 def build(plan: BoxPlan) -> None:
-    """Make the box and go into it. The caller is the first process of its namespaces."""
+    """Build the box and make it the root. The caller is the first process of its namespaces.
+
+    Raise `OSError` if the kernel refuses a step.
+    """
     kernel.mount(None, "/", None, MS_REC | MS_PRIVATE)
-    _into_a_place_of_our_own()
+    _enter_private_root()
     for name in _SYSTEM:
-        _same(name)
+        _bind_system(name)
     _configuration()
     _devices(plan)
     os.mkdir("/new/proc")
@@ -91,8 +96,12 @@ def build(plan: BoxPlan) -> None:
         raise_loopback()
 
 
-def _into_a_place_of_our_own() -> None:
-    """Two steps, so that nothing which is to be bound is hidden by where it is bound to."""
+def _enter_private_root() -> None:
+    """Move to an empty root, with the host's at /old and a directory for the new root at /new.
+
+    The old root stays reachable in a place of its own. Without that, mounting the new root over a
+    directory would hide files that have to be bound from there.
+    """
     kernel.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, _SMALL)
     os.mkdir("/tmp/old")
     kernel.exchange_root("/tmp", old="old")
@@ -101,8 +110,8 @@ def _into_a_place_of_our_own() -> None:
     kernel.mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, _SMALL)
 
 
-def _same(name: str) -> None:
-    """A part of the system as the host has it: a link stays a link."""
+def _bind_system(name: str) -> None:
+    """Give the box a directory of the system as the host has it: a link stays a link."""
     old = f"/old/{name}"
     if os.path.islink(old):
         os.symlink(os.readlink(old), f"/new/{name}")
@@ -111,7 +120,7 @@ def _same(name: str) -> None:
 
 
 def _bind(path: str) -> None:
-    """Make something of the host readable in the same place."""
+    """Bind a file or directory of the host at the same path, to read only."""
     old, new = f"/old/{path}", f"/new/{path}"
     if os.path.isdir(old):
         os.makedirs(new, exist_ok=True)
@@ -123,7 +132,10 @@ def _bind(path: str) -> None:
 
 
 def _read_only(path: str) -> None:
-    """Take writing, devices and set-user-id from a mount and all below it."""
+    """Make a mount read-only, without devices and set-user-id, with all mounts below it.
+
+    On kernels before 5.12 only the mount itself changes.
+    """
     wanted = struct.pack("=QQQQ", _ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV, 0, 0, 0)
     try:
         kernel.syscall(
@@ -140,7 +152,7 @@ def _read_only(path: str) -> None:
 
 
 def _configuration() -> None:
-    """The few files of /etc that programs look for. Users and hosts are the box's own."""
+    """Give the box the few files of /etc that programs need. Users and hosts are its own."""
     os.makedirs("/new/etc", exist_ok=True)
     for name in _CONFIGURATION:
         if os.path.exists(f"/old/etc/{name}"):
@@ -181,7 +193,10 @@ def _tmpfs(place: str, plan: BoxPlan, *, extra: int = 0) -> None:
 
 
 def mount_proc(place: str) -> None:
-    """Show the processes of this pid namespace; nothing of the machine where the kernel can."""
+    """Mount /proc with the processes of this pid namespace.
+
+    The files about the machine, and processes of other users, are hidden if the kernel can.
+    """
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     for options in ("subset=pid,hidepid=invisible", "hidepid=2"):
         try:
@@ -207,7 +222,7 @@ def _writable(plan: BoxPlan) -> None:
 
 
 def mount_store(place: str, *, disk_bytes: int, inodes_max: int) -> None:
-    """Where every byte of the session's own files is: it cannot hold more than this."""
+    """Mount the file system for the session's own files, which limits their size and number."""
     options = f"size={disk_bytes},nr_inodes={inodes_max},mode=700"
     kernel.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
 
@@ -218,7 +233,7 @@ def _require_directory(path: str) -> None:
 
 
 def raise_loopback() -> None:
-    """Let the network namespace have its one interface, which leads nowhere else."""
+    """Enable the loopback interface, the only one of the network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
         request = bytearray(struct.pack("16sH22x", b"lo", 0))
         ioctl(sock, _SIOCGIFFLAGS, request)

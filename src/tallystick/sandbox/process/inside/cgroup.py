@@ -1,7 +1,7 @@
-"""Control groups, where the host lets us divide the one we are in: a bound for a box as a whole.
+"""Control groups: one limit for a box as a whole, if the host lets us divide our own group.
 
-What other limits count by process, a group counts for all of them, the kernel's own memory
-included. Few hosts hand a group over to an ordinary user; without one the rest has to do.
+Other limits count each process; a group counts all of them together, with the kernel's own memory.
+Few hosts give a group to an ordinary user. Without one, the other limits must be enough.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _TRIES = 50
 _NEEDED = ("memory.max", "pids.max")
 
 
-def our_place(*, proc: str = "/proc/self") -> str:
-    """The directory of the group that this process is in. Raises `OSError` if there is none."""
+def own_group_path(*, proc: str = "/proc/self") -> str:
+    """Return the directory of this process's control group. Raise `OSError` if there is none."""
     with open(f"{proc}/cgroup", encoding="utf-8") as file:
         paths = [line[3:].rstrip("\n") for line in file if line.startswith("0::")]
     with open(f"{proc}/mountinfo", encoding="utf-8") as file:
@@ -32,13 +32,13 @@ def our_place(*, proc: str = "/proc/self") -> str:
 
 
 class Group:
-    """A group for one box."""
+    """The control group of one box, by its directory."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def limit(self, *, memory_bytes: int, processes: int) -> None:
-        """Set what the host lets us set."""
+        """Set the limits whose files exist in the group. Raise `OSError` if that fails."""
         for name, value in (
             ("memory.max", memory_bytes),
             ("memory.swap.max", 0),
@@ -52,7 +52,7 @@ class Group:
         _put(f"{self.path}/cgroup.procs", str(pid))
 
     def end(self) -> None:
-        """End whatever is in it, and do away with it."""
+        """Kill every process in the group, and remove it. If that fails, leave it."""
         with contextlib.suppress(OSError):
             _put(f"{self.path}/cgroup.kill", "1")
         for _ in range(_TRIES):
@@ -66,7 +66,7 @@ class Group:
 
 
 def make_group(place: str, name: str) -> Group:
-    """Make a group below ours. Raises `OSError` if the host does not let us."""
+    """Make a group below `place`. Raise `OSError` if the host does not allow it."""
     with contextlib.suppress(OSError):
         _put(f"{place}/cgroup.subtree_control", "+memory +pids")
     path = f"{place}/{_PREFIX}{name}"
@@ -75,17 +75,23 @@ def make_group(place: str, name: str) -> Group:
 
 
 def clear_left_behind(place: str) -> None:
-    """Remove empty groups whose launcher was killed. One that is in use cannot be removed."""
+    """Remove the empty groups of launchers that were killed.
+
+    Groups in use stay: the kernel does not remove them. Raise `OSError` if `place` cannot be read.
+    """
     for name in os.listdir(place):
         if name.startswith(_PREFIX):
             with contextlib.suppress(OSError):
                 os.rmdir(f"{place}/{name}")
 
 
-def why_not() -> str | None:
-    """None if boxes can be bounded as a whole here, else why not."""
+def unavailable_reason() -> str | None:
+    """Return why groups cannot limit a box on this host, or None if they can.
+
+    A group is made and removed to find out.
+    """
     try:
-        group = make_group(our_place(), f"try-{os.getpid()}")
+        group = make_group(own_group_path(), f"try-{os.getpid()}")
     except OSError as error:
         return error.strerror or str(error)
     missing = [name for name in _NEEDED if not os.path.exists(f"{group.path}/{name}")]

@@ -1,4 +1,4 @@
-"""What a process gives up before it runs anything of a program, by Landlock and by limits."""
+"""Confine a process before it runs a program: limits, capabilities, Landlock and seccomp."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tallystick.sandbox.process.inside import kernel
 from tallystick.sandbox.process.inside.filter import build_filter
 from tallystick.sandbox.process.inside.layers import HOME, USER
 
-# Landlock: which files a process may touch, told to the kernel in so far as it knows the words.
+# Landlock: the files that a process may use, as far as this kernel knows the rights.
 #
-# Each version of the interface knows more rights. What a kernel does not know is left out; the
-# other layers stand behind it. Rules name directories, and hold for what is mounted below them
-# later.
+# Each version of the interface has more rights. Rights that a kernel does not know are left out;
+# the other layers still hold then. Rules name directories, and apply to what is mounted below them
+# later too.
 
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -34,11 +34,11 @@ _SCOPES = 0b11  # abstract sockets and signals
 
 
 def landlock_version() -> int:
-    """The version of the kernel's Landlock; raises `OSError` where there is none."""
+    """Return the version of the kernel's Landlock. Raise `OSError` if it has none."""
     return kernel.syscall(_CREATE_RULESET, 0, 0, _VERSION_ONLY)
 
 
-def _handled(version: int) -> int:
+def _known_rights(version: int) -> int:
     rights = _READ | _WRITE_FILE | _CHANGES
     if version >= 2:
         rights |= _REFER
@@ -52,15 +52,18 @@ def _handled(version: int) -> int:
 def restrict_files(
     *, readable: Sequence[str], writable: Sequence[str], devices: Sequence[str], network: bool
 ) -> int:
-    """Hold this process and all it starts to these files; without `network`, no TCP either.
+    """Restrict this process, and all that it starts, to these files. There is no way back.
 
-    Returns the version in use. The process must have no_new_privs.
+    Directories can be listed everywhere. Without `network`, TCP is refused as well, where Landlock
+    has version 4. Paths that do not exist are skipped. Return the version in use. Raise `OSError`
+    without Landlock. The process must have no_new_privs.
     """
     version = landlock_version()
-    handled = _handled(version)
+    handled = _known_rights(version)
     network_handled = _TCP if version >= 4 and not network else 0
     attributes = struct.pack("=QQQ", handled, network_handled, _SCOPES if version >= 6 else 0)
-    # Kernels take a longer structure only if what they do not know in it is zero.
+    # A kernel accepts a longer structure only if the part that it does not know is zero, so pass
+    # the length of its own version.
     size = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = kernel.syscall(_CREATE_RULESET, attributes[:size], size, 0)
     try:
@@ -92,17 +95,18 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         os.close(place)
 
 
-# What a process gives up before it runs anything of a program. There is no way back from it.
+# The limits and layers of a process, set before it runs a program. There is no way back.
 
 
 _READABLE = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc")
 _WRITABLE = (HOME, "/tmp", "/dev/shm")
-# Mappings of files and reserved but unused room count here, and threads reserve a lot.
+# Added to the limit of the address space, where mapped files and reserved, unused memory count too.
+# Threads reserve a lot.
 _ADDRESSES_EXTRA = 2 << 30
 
 
 class Confinement(NamedTuple):
-    """The limits and layers of the processes of one box."""
+    """The limits and layers of the processes of one box. Sizes in bytes, time in seconds."""
 
     memory_bytes: int
     processes_max: int
@@ -117,12 +121,12 @@ class Confinement(NamedTuple):
 
 
 def confine(plan: Confinement) -> int | None:
-    """Give up rights until only those of a program are left.
+    """Confine this process to the rights of a program. There is no way back.
 
-    Returns the descriptor on which the keeper is asked for shared memory; None where the kernel
-    cannot ask, or there is no filter.
+    Return the descriptor on which the kernel asks the keeper about shared memory. None if the
+    kernel cannot ask, or there is no filter. Raise `OSError` if the kernel refuses a step.
     """
-    # The keeper may run before everything else; nothing that a program starts may.
+    # Only the keeper may have a real-time priority; what a program starts must not get one.
     _limit(resource.RLIMIT_RTPRIO, 0)
     _limit(resource.RLIMIT_NICE, 0)
     _limit(resource.RLIMIT_CORE, 0)
@@ -142,7 +146,7 @@ def confine(plan: Confinement) -> int | None:
     kernel.no_huge_pages()
     kernel.no_new_privileges()
     kernel.drop_capabilities()
-    # A change of user made the process its own secret; programs look into themselves.
+    # The change of user made the process not dumpable, so it could not read its own files in /proc.
     kernel.set_dumpable(True)
     if plan.landlock:
         restrict_files(
@@ -156,19 +160,20 @@ def confine(plan: Confinement) -> int | None:
     try:
         return kernel.load_filter(build_filter(sockets=plan.network, asks=True), listen=True)
     except OSError:
-        # Only one filter of a process may ask, and a container's may do so already.
+        # Only one filter of a process may ask a listener, and that of a container may do so
+        # already. Shared anonymous memory is then refused.
         kernel.load_filter(build_filter(sockets=plan.network))
         return None
 
 
 def leave_descriptors(spare: int) -> None:
-    """Let a program have all descriptors but some, which it takes to go on after it."""
+    """Limit this process to all descriptors but `spare`, which the interpreter needs afterwards."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard - spare, hard))
 
 
 def set_memory(memory_bytes: int) -> None:
-    """Hold the rest of this process to less memory than the session may have."""
+    """Limit the memory of this process, in bytes, within the hard limit of the session."""
     for kind, wanted in (
         (resource.RLIMIT_DATA, memory_bytes),
         (resource.RLIMIT_AS, memory_bytes + _ADDRESSES_EXTRA),

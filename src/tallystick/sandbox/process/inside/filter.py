@@ -1,12 +1,12 @@
-"""The seccomp filter: which system calls a program in the box may not make.
+"""Build the seccomp filter, which refuses system calls to the programs of a box.
 
-What is refused either changes the machine, opens another way to the kernel's insides, reaches into
-other processes, or would undo the other layers. Calls that this kernel knows and this file does not
-(those above `_NEWEST`) do not exist for programs. `clone3` does not exist either: its flags lie in
-memory, where a filter cannot look, and the C library goes back to `clone`.
+A refused call changes the machine, exposes more of the kernel, reaches into other processes, or
+would undo the other layers. Calls that are newer than this file (above `_NEWEST`) get ENOSYS, as if
+the kernel did not have them. So does `clone3`: its flags are in memory, which a filter cannot read,
+and the C library uses `clone` instead.
 
-Shared anonymous memory is asked about: it lives on when no process shows it as its own, so nothing
-could count it afterwards.
+Mappings of shared anonymous memory are decided by the keeper. Such memory can live on when no
+process shows it as its own, so it could not be counted afterwards.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGE = 0x01, 0x20, 0x4_0000
 
 
 def machine_is_known() -> bool:
-    """Whether the numbers of this machine's system calls are known here."""
+    """Return True if the system call numbers of this machine are known here."""
     return platform.machine() in _MACHINES
 
 
 class _Code:
-    """Instructions of a filter, written front to back; jumps go over what follows at once."""
+    """The instructions of a filter, in order; a jump skips the instructions right after it."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, int, int, int]] = []
@@ -155,24 +155,28 @@ class _Code:
         self.answer(_ERRNO | number)
 
     def only_for(self, call: int, body: _Code) -> None:
-        """Do `body` for one call. It must end in answers, and the number be loaded before."""
+        """Add `body` for one call. Its paths must all end with an answer.
+
+        The number of the call must be loaded before.
+        """
         self.add(_JUMP_EQUAL, call, 0, len(body.parts))
         self.parts += body.parts
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *part) for part in self.parts)
 
 
 def _argument(index: int) -> int:
-    """Where the low half of an argument lies; the two machines known here are little-endian."""
+    """Return the offset of the low half of an argument; both known machines are little-endian."""
     return _ARGUMENTS + 8 * index
 
 
 @functools.cache
 def build_filter(*, sockets: bool, asks: bool = False, machine: str | None = None) -> bytes:
-    """Return the filter for this machine. With `sockets`, TCP sockets may be made as well.
+    """Return the filter for this machine, or the one named. With `sockets`, TCP is allowed.
 
-    With `asks`, whoever listens decides about shared anonymous memory; without, there is none.
+    With `asks`, the process that listens decides about shared anonymous memory; otherwise that is
+    refused. Raise `ValueError` for a machine that is not known.
     """
     name = machine or platform.machine()
     place = list(_MACHINES).index(name)
@@ -202,7 +206,7 @@ def build_filter(*, sockets: bool, asks: bool = False, machine: str | None = Non
         if number is not None:
             code.only_for(number, _no_devices(mode_at))
     code.answer(_ALLOW)
-    return code.packed()
+    return code.to_bytes()
 
 
 def _refusal(number: int) -> _Code:
@@ -241,7 +245,7 @@ def _none_of(argument: int, refused: tuple[int, ...]) -> _Code:
 
 
 def _families(*, sockets: bool) -> _Code:
-    """Local sockets; and with the proxy, streams to where there is nothing but the proxy."""
+    """Allow local sockets; with `sockets`, TCP too, which reaches nothing but the proxy."""
     code = _Code()
     code.load(_argument(0))
     code.add(_JUMP_EQUAL, _AF_UNIX, 0, 1)
@@ -259,9 +263,9 @@ def _families(*, sockets: bool) -> _Code:
 
 
 def _shared_memory(verdict: int) -> _Code:
-    """Give this verdict on mappings that are shared and belong to no file.
+    """Answer `verdict` for mappings that are shared and have no file.
 
-    There are none of huge pages: the kernel keeps no count of those with their process.
+    Huge pages are refused, because the kernel does not count them with their process.
     """
     code = _Code()
     code.load(_argument(3))
@@ -275,7 +279,7 @@ def _shared_memory(verdict: int) -> _Code:
 
 
 def _no_devices(mode_at: int) -> _Code:
-    """Pipes, sockets and plain files may be made as nodes, devices may not."""
+    """Allow pipes, sockets and plain files as new nodes, and refuse devices."""
     code = _Code()
     code.load(_argument(mode_at))
     code.add(_AND, _S_IFMT)

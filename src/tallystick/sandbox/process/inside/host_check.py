@@ -1,4 +1,4 @@
-"""What this host offers, found out by doing it: each layer is tried in a process that then ends."""
+"""Find out which layers of isolation this host offers: try each in a process that then ends."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tallystick.sandbox.process.inside.layers import USER
 LAYERS = (*box.NAMESPACES, "proc", "overlay", "landlock", "seccomp", "cgroup")
 
 
-def look() -> dict[str, str | None]:
-    """Each layer with None if it works here, or with what the host says instead."""
-    found: dict[str, str | None] = {"user namespace": _tried(_user)}
+def check_layers() -> dict[str, str | None]:
+    """Return each layer with None if it works here, or with the reason why it does not."""
+    found: dict[str, str | None] = {"user namespace": _try_layer(_user)}
     without = found["user namespace"]
     for name, flag in box.NAMESPACES.items():
         if name not in found:
             attempt = functools.partial(_user, flag)
-            found[name] = "it needs a user namespace" if without else _tried(attempt)
+            found[name] = "it needs a user namespace" if without else _try_layer(attempt)
     inside = without or found["mount namespace"] or found["pid namespace"]
-    found["proc"] = "it needs namespaces" if inside else _tried(_proc)
-    found["overlay"] = "it needs namespaces" if inside else _tried(_overlay)
-    found["landlock"] = _tried(_landlock)
-    found["seccomp"] = _tried(_seccomp)
-    found["cgroup"] = cgroup.why_not()
+    found["proc"] = "it needs namespaces" if inside else _try_layer(_proc)
+    found["overlay"] = "it needs namespaces" if inside else _try_layer(_overlay)
+    found["landlock"] = _try_layer(_landlock)
+    found["seccomp"] = _try_layer(_seccomp)
+    found["cgroup"] = cgroup.unavailable_reason()
     return found
 
 
-def _tried(attempt: Callable[[], None]) -> str | None:
-    """Do it in another process. None if it went well, else why not."""
+def _try_layer(attempt: Callable[[], None]) -> str | None:
+    """Run `attempt` in a child process. Return None if it succeeds, or else why it failed."""
     ours, theirs = socket.socketpair()
     with ours:
         pid = os.fork()
@@ -53,6 +53,7 @@ def _tried(attempt: Callable[[], None]) -> str | None:
 
 
 def _user(more: int = 0) -> None:
+    """Enter a new user namespace, and those of the flags `more`, and map our user into it."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER | more)
     for name, text in (
@@ -80,7 +81,7 @@ def _proc() -> None:
 
 
 def _overlay() -> None:
-    """An overlay must also be able to replace a directory that lies below: not all can."""
+    """Mount an overlay, and replace a directory of its lower layer: not every kernel can."""
     _user(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m")

@@ -1,12 +1,12 @@
-"""The interpreter of a session: one process is the namespace, and a copy of it runs each program.
+"""Run Python programs in a process that forks for each of them, so that each can be undone.
 
-The process that waits is the namespace between two programs. For each program it makes a copy of
-itself by `fork`; the copy runs the program and, if that ends well, is the namespace from then on.
-If the program is ended from outside, the one that waited goes on waiting and nothing has happened.
-So threads end with their program, as they do not exist in a copy.
+Between two programs, a waiting process holds the namespace. For each program it forks a copy of
+itself. The copy runs the program and, if that ends by itself, holds the namespace from then on. If
+the program is stopped from outside, the first process still waits, and nothing has changed. Threads
+end with their program, because a fork does not copy them.
 
-The names a program finds and how it is run are those of the WASM guest: its own modules are used,
-with the parts replaced that speak to its host.
+Programs find the same names, and run in the same way, as in the WASM guest. Its modules are used,
+and only the parts that speak to its host are replaced.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ _fork, _exit, _dup2, _close, _write = os.fork, os._exit, os.dup2, os.close, os.w
 _chdir, _getcwd, _waitpid = os.chdir, os.getcwd, os.waitpid
 _socket, _receive, _send, _pair = socket.socket, messages.receive, messages.send, messages.pair
 _read_frame, _write_frame = framing.read_frame, framing.write_frame
-_set_memory, _leave_descriptors, _Torn = set_memory, leave_descriptors, messages.Torn
-_packed_variables, _unpacked_variables = archive.packed_variables, archive.unpacked_variables
+_set_memory, _leave_descriptors, _ConnectionLost = (
+    set_memory,
+    leave_descriptors,
+    messages.ConnectionLost,
+)
+_pack_variables, _unpack_variables = archive.pack_variables, archive.unpack_variables
 _SPARE_DESCRIPTORS = 16
 _BIND, _RUN, _CALL, _RESULT = framing.BIND, framing.RUN, framing.CALL, framing.RESULT
 _BaseException, _len = BaseException, len
@@ -43,7 +47,7 @@ _random_state, _set_random_state, _seed = random.getstate, random.setstate, rand
 
 
 class _Stream(io.TextIOBase):
-    """stdout or stderr, without a buffer: what was printed is out, whatever ends the program."""
+    """An unbuffered stdout or stderr: what was printed is kept, no matter how the program ends."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -69,7 +73,7 @@ class _Stream(io.TextIOBase):
         pass
 
     def reconfigure(self, **settings: object) -> None:
-        """Accept what `TextIOWrapper.reconfigure` takes; the encoding stays UTF-8."""
+        """Accept the arguments of `TextIOWrapper.reconfigure`, and change nothing."""
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
@@ -79,7 +83,7 @@ class _Stream(io.TextIOBase):
 
 
 class _Binary(io.RawIOBase):
-    """What `sys.stdout.buffer` is."""
+    """The binary stream behind stdout or stderr (`sys.stdout.buffer`)."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
@@ -110,33 +114,37 @@ _out, _err = _Stream(1, "<stdout>"), _Stream(2, "<stderr>")
 
 
 def _renew() -> None:
-    # Ours are text streams in all but their class, and the two names are said to be final.
+    """Install our streams again, because a program may have replaced them."""
+    # Our streams have the interface of `TextIO` but not its class, and mypy takes `sys.__stdout__`
+    # as final.
     sys.stdout = sys.__stdout__ = _out  # type: ignore[assignment,misc]
     sys.stderr = sys.__stderr__ = _err  # type: ignore[assignment,misc]
 
 
 def _join_threads() -> None:
-    """Wait for the threads that a program would wait for at its end."""
+    """Wait for the threads that Python itself waits for at its end: those that are not daemons."""
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
 
 
 class _NamedFiles:
-    """Files that were given as data can be opened by their names, if there is no such file."""
+    """An `open` that also finds files which were given as data, if no real file has the name."""
 
     def __init__(self) -> None:
         self.opened: Callable[[object, str], object | None] | None = None
 
     def give(self, opened: Callable[[object, str], object | None]) -> None:
+        """Set the function that opens a given file by name and mode, or returns None."""
         self.opened = opened
 
     def install(self) -> None:
+        """Replace `open` in `builtins` and `io`."""
         real = io.open
 
         def open(file: object, mode: str = "r", *args: object, **kwargs: object) -> object:
             try:
-                # What a program gives is for the real one to refuse.
+                # Not checked here: the real `open` refuses what it does not take.
                 return real(file, mode, *args, **kwargs)  # type: ignore[call-overload]
             except FileNotFoundError:
                 found = self.opened(file, mode) if self.opened and mode[:1] == "r" else None
@@ -145,7 +153,7 @@ class _NamedFiles:
                 return found
 
         open.__module__ = "io"
-        # It takes what the real one takes, whose many overloads are not said again.
+        # It takes what the real `open` takes, but does not repeat its overloads.
         builtins.open = io.open = open  # type: ignore[assignment]
 
 
@@ -158,7 +166,7 @@ class _Guest:
         self.channel: socket.socket | None = None
 
     def load(self, prelude: str) -> None:
-        """Import the guest's modules with ours in the place of those that are about WebAssembly."""
+        """Import the guest's modules, with stand-ins for those that need WebAssembly."""
         given = _NamedFiles()
         given.install()
         absent = types.SimpleNamespace(call=None, take=None, stdio=None)
@@ -183,8 +191,8 @@ class _Guest:
         self.wire.call_raw = self._call
 
     def settle(self) -> None:
-        """Leave the interpreter as every session shall find it."""
-        # What is left is what a program can import by name; our own parts are not for it.
+        """Bring the interpreter into the state in which every session starts."""
+        # Programs can import what is in `sys.modules`, and our own modules are not for them.
         for name in [*sys.modules]:
             if name.split(".")[0] in ("tallystick_guest", "wit_world", "tallystick"):
                 del sys.modules[name]
@@ -197,7 +205,7 @@ class _Guest:
         return _read_frame(self.channel)[1]
 
     def run(self, channel: socket.socket, where: str | None) -> None:
-        """Serve what the host sends for one program, up to its result."""
+        """Serve the frames that the host sends for one program, up to its result."""
         self.channel = channel
         while True:
             kind, body = _read_frame(channel)
@@ -219,13 +227,13 @@ _guest = _Guest()
 
 
 def load(prelude: str) -> None:
-    """Import everything a session needs, once, in the process that all of them are copies of."""
+    """Import everything that a session needs, once, in the process that all sessions fork."""
     _guest.load(prelude)
     _guest.settle()
 
 
 def serve(control: socket.socket, *, packages: list[str]) -> None:
-    """Be the namespace of a session. Returns never."""
+    """Hold the namespace of a session and take orders on `control`. Never return."""
     kernel.set_name("python")
     sys.path += packages
     _guest.cell.boot(b"{}")
@@ -237,11 +245,12 @@ def serve(control: socket.socket, *, packages: list[str]) -> None:
 
 
 def _wait_and_copy(control: socket.socket) -> None:
+    """Wait for orders, and fork for each but "status". The copy may wait here in turn."""
     where = WORK
     while True:
         try:
             message, descriptors = _receive(control)
-        except _Torn:
+        except _ConnectionLost:
             _exit(0)
         if message["do"] == "status":
             _send(control, {"status": _status(message["of"])})
@@ -257,23 +266,24 @@ def _wait_and_copy(control: socket.socket) -> None:
                 _close(each)
             continue
         try:
-            # A copy would draw other numbers than its namespace was about to.
+            # A fork seeds `random` anew, but a program must draw the numbers that come next in its
+            # namespace.
             _set_random_state(state)
             control.close()
             control = _socket(fileno=descriptors[0])
-            where = _be_copy(control, message, descriptors, where)
+            where = _run_copy(control, message, descriptors, where)
         except _BaseException:
             _exit(70)
 
 
-def _be_copy(
+def _run_copy(
     control: socket.socket, message: dict[str, Any], descriptors: list[int], where: str
 ) -> str:
-    """Do what the copy was made for. Returns where the namespace stands afterwards."""
+    """Carry out the order for which the copy was made. Return the directory it ends in."""
     what = message["do"]
     if what == "run":
-        where = _at(where)
-    # The keeper learns from the kernel who sent this.
+        where = _enter_directory(where)
+    # The keeper gets our process id with this message, from the kernel.
     _send(control, {"here": True})
     if what == "pack_variables":
         _pack(descriptors[1])
@@ -281,7 +291,8 @@ def _be_copy(
         _unpack(descriptors[1])
     elif what == "run":
         where = _run(message, descriptors, where)
-        # Who waits stands nowhere: a place that was exchanged would be kept by it.
+        # A process that waits must not be in the working directory: it would keep a mount in use
+        # after a restore has replaced it.
         _chdir("/")
     if what != "copy":
         _send(control, {"idle": True})
@@ -289,8 +300,8 @@ def _be_copy(
 
 
 def _pack(descriptor: int) -> None:
-    """Tell what can be kept of the namespace, and be gone."""
-    data = _packed_variables(_guest.cell._names, _guest.cell._injected)
+    """Write the variables that can be kept to a descriptor, and end this process."""
+    data = _pack_variables(_guest.cell._names, _guest.cell._injected)
     with open(descriptor, "wb") as file:
         file.write(data)
     _exit(0)
@@ -298,7 +309,7 @@ def _pack(descriptor: int) -> None:
 
 def _unpack(descriptor: int) -> None:
     with open(descriptor, "rb") as file:
-        _unpacked_variables(file.read(), _guest.cell._names)
+        _unpack_variables(file.read(), _guest.cell._names)
 
 
 def _send_on(descriptor: int, message: dict[str, Any]) -> None:
@@ -310,7 +321,7 @@ def _send_on(descriptor: int, message: dict[str, Any]) -> None:
 
 
 def _status(process: int) -> int | None:
-    """How a copy ended, if it did; None if it was not ours or is still there."""
+    """Return how a copy ended; None if it has not ended, or is not a child of this process."""
     try:
         found, status = _waitpid(process, os.WNOHANG)
     except ChildProcessError:
@@ -318,8 +329,11 @@ def _status(process: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if found else None
 
 
-def _at(where: str) -> str:
-    """Stand in the same place by its name: what lies under it may have been exchanged."""
+def _enter_directory(where: str) -> str:
+    """Enter a directory by its path, or else the working directory. Return the one entered.
+
+    By its path, because a restore may have replaced the mount under it.
+    """
     for place in (where, WORK):
         try:
             _chdir(place)
@@ -330,6 +344,7 @@ def _at(where: str) -> str:
 
 
 def _run(message: dict[str, Any], descriptors: list[int], where: str) -> str:
+    """Run one program with its streams and limits. Return its directory at the end."""
     _, channel, out, err = descriptors
     _dup2(out, 1)
     _dup2(err, 2)

@@ -1,8 +1,8 @@
-"""The keeper: the first process of a box, which starts and ends everything in it.
+"""The keeper: the first process of a box, which starts, watches and ends all others in it.
 
-When it ends, the kernel ends all the others: nothing in a box outlives its keeper, and the keeper
-ends when the host's end of its connection does. It alone keeps the capabilities of the box, to lay
-layers; programs can neither signal it nor look into it.
+When the keeper ends, the kernel ends all other processes of the box. The keeper ends when the host
+closes its connection. It alone keeps the capabilities of the box, which it needs to mount layers.
+Programs can neither signal it nor look into it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tallystick.sandbox.process.inside import (
     shell,
 )
 from tallystick.sandbox.process.inside.confine import Confinement
-from tallystick.sandbox.process.inside.layers import Held, WorkingDirectory
-from tallystick.sandbox.process.inside.messages import Torn
+from tallystick.sandbox.process.inside.layers import OpenForWriting, WorkingDirectory
+from tallystick.sandbox.process.inside.messages import ConnectionLost
 from tallystick.sandbox.process.inside.process import (
     ANSWER_SECONDS,
-    Full,
     Process,
+    TooManyProcesses,
     any_in,
     continue_all,
     copy_of,
@@ -42,30 +42,31 @@ from tallystick.sandbox.process.inside.process import (
 )
 from tallystick.sandbox.process.inside.watch import memory, scheduling
 
-# How long the keeper may not look. The nearer the limit, the sooner it looks again: a processor
-# fills about this much memory in a second.
+# How long the keeper may wait before it counts memory again. The nearer the limit, the shorter,
+# because a processor can fill about this much memory in a second.
 _LOOK_SECONDS_MAX = 0.1
 _LOOK_SECONDS_MIN = 0.004
 _FILLED_BYTES_PER_SECOND = 6 << 30
-# When little room is left and it becomes less, everything is stopped whenever the keeper looks, and
-# goes on only for moments. The last of the room is kept for what is filled in such a moment.
+# If little room is left, and it becomes less, each count stops all processes, and they run only for
+# moments in between. A part of the room is reserved for what they fill in such a moment.
 _LITTLE_ROOM_BYTES = 64 << 20
 _FILLED_BYTES = 1 << 20
 _FILLING_LOOKS = 10
 _FILLING_SECONDS_MIN = 0.0005
 _ROOM_SHARE_KEPT = 32
-# More busy tasks than this leave the host too little of the processor to see that their time is
-# over. So they are stopped whenever the keeper looks.
+# More busy tasks than this leave the host too little of the processor to notice that their time is
+# over. So each count stops them.
 _CROWD = max(32, 8 * (os.cpu_count() or 1))
 _CROWDED_LOOKS = 5
-# How long processes are waited for to stop: all of them, and those that only need the processor.
+# How long to wait until processes have stopped: all of them, and then only those that run.
 _STOP_SECONDS = 0.1
 _STOP_SECONDS_MAX = 2.0
-# For how many times as long as it took a count is used.
+# An exact count is used for this many times as long as it took.
 _COUNT_SHARE = 10
 _POSTPONED_SECONDS = 0.02
+# A program needs room for this many processes and threads. If the box has less, it is cleared.
 _ROOM = 16
-# What a process of ours does with the files, and in how many seconds at most.
+# The orders for which a process of ours works on the files, each with its time limit in seconds.
 _FILE_WORK: dict[str, tuple[Callable[[socket.socket], None], float]] = {
     "pack_files": (archive.pack_files, 60.0),
     "unpack_files": (archive.unpack_files, 60.0),
@@ -75,8 +76,11 @@ _TRIES = 50
 _MOMENT_SECONDS = 0.01
 
 
-class _Counted(NamedTuple):
-    """What was found when memory was counted exactly: the room that was left, and from then on."""
+class _ExactCount(NamedTuple):
+    """The result of an exact count of memory: the room that was left, and the growth since then.
+
+    It is used until `valid_until`, in monotonic seconds.
+    """
 
     room: int
     others: int
@@ -85,7 +89,7 @@ class _Counted(NamedTuple):
 
 
 class Keeper:
-    """Does what the host asks, one thing at a time."""
+    """The server in the box that carries out the host's orders, one at a time."""
 
     def __init__(
         self,
@@ -101,29 +105,36 @@ class Keeper:
         self._confinement = confinement
         self._packages = packages
         self._memory_total = memory_total_bytes
+        # The process that holds the namespace, and the copy of it that runs the program.
         self._now: Process | None = None
         self._next: Process | None = None
+        # The process that starts commands, and whether one is running.
         self._shell: Process | None = None
         self._commanding = False
+        # The copies of the namespace that snapshots keep, by name.
         self._frozen: dict[str, Process | None] = {}
+        # The processes that existed before the program or command: only others are ended with it.
         self._before: frozenset[int] = frozenset()
+        # The process that held the namespace before the last program.
         self._leaving: Process | None = None
+        # True if the namespace was lost since the last program that was started.
         self._lost = False
         self._wakes = -1
         self._watching = False
         self._look_at = 0.0
         # The limit of the last program or command, for everything in the box.
         self._memory = memory_total_bytes
-        # The limit that was passed, and the one that there is least room below.
+        # The limit that was passed, if any, and the limit with the least room below it.
         self._passed: int | None = None
         self._tightest = memory_total_bytes
         self._postponed: list[memory.Request] = []
-        self._counted: _Counted | None = None
-        # Since when everything is being stopped.
+        self._counted: _ExactCount | None = None
+        # Since when all processes are being stopped, in monotonic seconds.
         self._stopping: float | None = None
-        # How often the keeper still looks as if there were a crowd: who is stopped looks idle.
+        # For how many counts the box is still taken to be crowded. One is not enough, because
+        # stopped processes look idle.
         self._crowded = 0
-        # The same for a box that fills the last of its memory, and the room at the last look.
+        # The same for a box that fills the last of its memory, and the room at the last count.
         self._filling = 0
         self._room = 0
         self._mappings = memory.SharedMappings()
@@ -132,7 +143,7 @@ class Keeper:
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
 
     def serve(self) -> None:
-        """Work until the host goes."""
+        """Carry out orders until the host closes the connection. Return then."""
         self._wakes, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -151,9 +162,9 @@ class Keeper:
             if self._host.fileno() in ready:
                 try:
                     message, descriptors = messages.receive(self._host)
-                except Torn:
+                except ConnectionLost:
                     return
-                # What the host wants may need an answer from one of those that were stopped.
+                # The order may need an answer from a process that is stopped now.
                 self._continue()
                 try:
                     self._do(message, descriptors)
@@ -161,6 +172,7 @@ class Keeper:
                     messages.close_quietly(descriptors)
 
     def _poll(self) -> set[int]:
+        """Wait for an event, or until it is time to count memory. Return the ready descriptors."""
         poll = select.poll()
         poll.register(self._host, select.POLLIN)
         poll.register(self._wakes, select.POLLIN)
@@ -172,9 +184,10 @@ class Keeper:
         return {each for each, _ in poll.poll(None if rest is None else math.ceil(rest * 1000))}
 
     def _answer_of(self, process: Process, seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
-        """Return the next message of a process, and meanwhile let others have shared memory.
+        """Return the next message of a process, and answer requests for shared memory meanwhile.
 
-        The process itself may be waiting for that. Raises `Torn` if none comes in time.
+        The process itself may be waiting for such memory. Raise `ConnectionLost` if no message
+        comes in time.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -185,7 +198,7 @@ class Keeper:
             if process.control.fileno() in ready:
                 return messages.receive_plain(process.control)
             self._listen_to(ready)
-        raise Torn("no answer in time")
+        raise ConnectionLost("no answer in time")
 
     def _ours(self) -> set[int]:
         known = [self._now, self._shell, *self._frozen.values()]
@@ -223,7 +236,11 @@ class Keeper:
     # -- programs ------------------------------------------------------------------------------
 
     def _run(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Begin a program. If the namespace is gone, it is begun in a new one, and that is said."""
+        """Start a program, and tell the host so. If the namespace is lost, start in a new one.
+
+        The message to the host says if variables were lost, and if processes were ended to make
+        room.
+        """
         swept = self._make_room(message["memory_bytes"])
         order = {key: message[key] for key in ("do", "memory_bytes", "where", "seed")}
         for _ in range(_TRIES):
@@ -232,13 +249,13 @@ class Keeper:
                 self._before |= {self._now.pid}
             try:
                 self._next = copy_of(self._now, order, descriptors)
-            except Full:
-                # Those that were ended may take a moment to be gone.
+            except TooManyProcesses:
+                # Processes that were killed may still exist for a moment.
                 self._before, swept = frozenset(self._ours()), True
                 self._sweep()
                 time.sleep(_MOMENT_SECONDS)
                 continue
-            except Torn:
+            except ConnectionLost:
                 if self._lost:
                     break
                 self._lose()
@@ -249,9 +266,10 @@ class Keeper:
         messages.send(self._host, {"begun": False})
 
     def _make_room(self, memory_bytes: int | None = None) -> bool:
-        """Note what is there before a program; end it if it leaves the program no processes.
+        """Record the processes that exist before a program, and start to watch memory.
 
-        A bomb that went off in the background would otherwise be the last thing in the session.
+        If they leave the program no room for processes of its own, end all but ours, and return
+        True. Otherwise a fork bomb in the background would make the session unusable.
         """
         self._watching, self._passed, self._counted = True, None, None
         self._memory = min(memory_bytes or self._memory_total, self._memory_total)
@@ -264,18 +282,21 @@ class Keeper:
         return full
 
     def _lose(self) -> None:
-        """The namespace is gone: a program has ended the process that was it."""
+        """Mark the namespace as lost: a program has ended the process that held it."""
         if self._now is not None:
             self._now.end()
         self._now, self._lost = None, True
 
     def _keep(self) -> bool:
-        """The program ended by itself: its interpreter is the namespace now, if it waits again."""
+        """Make the interpreter of a program that has ended by itself the namespace.
+
+        Return False, and change nothing, if it does not wait for orders again.
+        """
         if self._next is None:
             return False
         try:
             self._answer_of(self._next)
-        except Torn:
+        except ConnectionLost:
             return False
         if self._now is not None:
             self._now.end()
@@ -283,14 +304,17 @@ class Keeper:
         return True
 
     def _drop(self) -> dict[str, Any]:
-        """End what the program or command began, whatever it has become."""
+        """End all processes that the program or command started; return the message for the host.
+
+        It has the status of the interpreter and the memory limit that was passed, or None.
+        """
         if self._next is not None:
             self._next.control.close()
         self._sweep()
         status = self._status_of_next()
         self._next = None
         if self._commanding and self._shell is not None:
-            with contextlib.suppress(Torn):
+            with contextlib.suppress(ConnectionLost):
                 self._answer_of(self._shell)
         self._commanding = False
         return {"dropped": True, "status": status, "memory": self._passed}
@@ -301,7 +325,7 @@ class Keeper:
         try:
             messages.send(self._now.control, {"do": "status", "of": self._next.pid})
             status = self._answer_of(self._now).get("status")
-        except Torn:
+        except ConnectionLost:
             self._lose()
             return None
         return status if isinstance(status, int) else None
@@ -312,7 +336,7 @@ class Keeper:
     # -- commands ------------------------------------------------------------------------------
 
     def _command(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Begin a command. The shell is started with the first one, and again if it was ended."""
+        """Start a command. The shell starts with the first one, and again if it was ended."""
         self._make_room(message["memory_bytes"])
         for _ in range(2):
             if self._shell is None:
@@ -320,7 +344,7 @@ class Keeper:
             self._before |= {self._shell.pid}
             try:
                 messages.send(self._shell.control, {"do": "command"}, descriptors)
-            except Torn:
+            except ConnectionLost:
                 self._shell.end()
                 self._shell = None
                 continue
@@ -329,23 +353,24 @@ class Keeper:
         messages.send(self._host, {"ended": -1, "memory": None})
 
     def _command_ended(self) -> None:
+        """Tell the host how a command ended. If the shell itself ended, report SIGKILL."""
         assert self._shell is not None
         try:
             status = messages.receive_plain(self._shell.control).get("ended")
-        except Torn:
+        except ConnectionLost:
             self._shell.end()
             self._shell = None
             status = -int(signal.SIGKILL)
         if self._commanding:
             self._commanding = False
-            told = status if isinstance(status, int) else -1
-            messages.send(self._host, {"ended": told, "memory": self._passed})
+            code = status if isinstance(status, int) else -1
+            messages.send(self._host, {"ended": code, "memory": self._passed})
 
     # -- states --------------------------------------------------------------------------------
 
     def _states(self, what: str, name: str) -> dict[str, Any]:
-        # Files may be many, and copying them is no reason to keep others from the processor.
-        scheduling.run_as_others(self._niceness)
+        # Copies of many files take long, and must not keep other processes from the processor.
+        scheduling.run_normally(self._niceness)
         try:
             if what == "freeze":
                 self._freeze(name)
@@ -356,7 +381,7 @@ class Keeper:
                 copy = self._frozen.pop(name, None)
                 if copy is not None:
                     copy.end()
-        except Held as error:
+        except OpenForWriting as error:
             return {"done": False, "held": str(error)}
         except OSError as error:
             return {"done": False, "why": f"{error.strerror or error}"}
@@ -365,10 +390,10 @@ class Keeper:
         return {"done": True}
 
     def _freeze(self, name: str) -> None:
-        copy = self._copied(self._now)
+        copy = self._copy(self._now)
         if copy is None and self._now is not None:
             raise OSError(errno.EAGAIN, "the interpreter could not be copied")
-        self._gone(self._leaving)
+        self._wait_until_gone(self._leaving)
         try:
             self._working.freeze(name)
         except BaseException:
@@ -386,32 +411,35 @@ class Keeper:
         self._sweep()
         if self._now is not None:
             self._now.end()
-        self._gone(self._now)
+        self._wait_until_gone(self._now)
         self._working.restore(name)
-        self._now = self._copied(kept)
+        self._now = self._copy(kept)
         self._lost = self._now is None
 
-    def _gone(self, process: Process | None) -> None:
-        """Wait for the end of one that was ended: until then it holds what it had open."""
+    def _wait_until_gone(self, process: Process | None) -> None:
+        """Wait until a killed process is gone, 3 s at most. Until then its files are still open."""
         until = time.monotonic() + ANSWER_SECONDS
         while process is not None and process.pid in processes() and time.monotonic() < until:
             time.sleep(0.0005)
 
-    def _copied(self, process: Process | None) -> Process | None:
+    def _copy(self, process: Process | None) -> Process | None:
         if process is None:
             return None
         try:
             return copy_of(process, {"do": "copy"}, [])
-        except (Torn, Full):
+        except (ConnectionLost, TooManyProcesses):
             return None
 
     # -- to and from the host's disk -----------------------------------------------------------
 
     def _variables(self, what: str, descriptors: list[int]) -> None:
-        """Have a copy of the interpreter give its variables, or take some and be the next."""
+        """Fork the interpreter, and let the copy write its variables, or load others.
+
+        A copy that loads variables is the next namespace, once the host sends "keep".
+        """
         self._make_room()
         copy = None
-        with contextlib.suppress(Torn, Full):
+        with contextlib.suppress(ConnectionLost, TooManyProcesses):
             if self._now is not None:
                 copy = copy_of(self._now, {"do": what}, descriptors)
         if what == "unpack_variables":
@@ -421,6 +449,7 @@ class Keeper:
             copy.control.close()
 
     def _files(self, what: str, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        """Carry out an order on the files in a process of our own, and return its answer."""
         work, seconds = _FILE_WORK[what]
         self._make_room()
         process = self._start(work)
@@ -429,7 +458,7 @@ class Keeper:
             messages.close_quietly(descriptors)
             descriptors.clear()
             return self._answer_of(process, seconds)
-        except Torn:
+        except ConnectionLost:
             return {"packed": False, "unpacked": False, "why": "it was ended"}
         finally:
             process.end()
@@ -437,15 +466,16 @@ class Keeper:
     # -- the rest ------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """End everything in the box that is not ours when all of it holds too much memory.
+        """Count the memory of the box if it is time, and end all programs if it is too much.
 
-        Looked at while anything of a program runs, or was left by one.
+        This goes on while a program runs, or while processes that one has left still exist. Then
+        decide on requests for shared memory that were postponed.
         """
         began = time.monotonic()
         if not self._watching or began < self._look_at:
             return
         if self._crowded or self._filling:
-            # Looking alone would take long: there are many of them, and they take the processor.
+            # Even the quick count would take long beside so many busy processes: stop them first.
             self._has_stopped(began)
             self._crowded, self._filling = max(0, self._crowded - 1), max(0, self._filling - 1)
         found = memory.tasks()
@@ -466,7 +496,7 @@ class Keeper:
                 room = self._memory
             else:
                 now = time.monotonic()
-                self._counted = _Counted(
+                self._counted = _ExactCount(
                     room=room,
                     others=self._others(),
                     growth=memory.Growth(found),
@@ -484,11 +514,12 @@ class Keeper:
             self._decide(request)
 
     def _has_stopped(self, now: float) -> bool:
-        """Stop everything in the box, and return whether it has stopped.
+        """Stop all processes in the box, and return True once they have stopped.
 
-        Counting exactly takes a while, in which they could fill as much again. And it waits for
-        locks, which a process may hold that others keep from the processor. A process that waits in
-        the kernel cannot be stopped, and holds no such lock for long.
+        An exact count takes a while, in which they could fill as much again. It also waits for
+        locks, and the process that holds one may not get the processor because of the others. A
+        process that waits in the kernel cannot be stopped, and holds no such lock for long. So it
+        is waited for only 0.1 s, and a running one 2 s.
         """
         if self._stopping is None:
             self._stopping = now
@@ -504,22 +535,25 @@ class Keeper:
             continue_all()
 
     def _host_speaks(self) -> bool:
-        """Return whether the host has sent a message."""
+        """Return True if a message of the host is waiting."""
         poll = select.poll()
         poll.register(self._host, select.POLLIN)
         return bool(poll.poll(0))
 
     def _rest(self, room: int) -> float:
-        """Return in how many seconds this much memory could be full."""
+        """Return the seconds until the next count: the time in which the room could be filled.
+
+        That is within 4 ms (0.5 ms if the box is being filled) and 0.1 s.
+        """
         seconds = room / (_FILLED_BYTES_PER_SECOND * (os.cpu_count() or 1))
         least = _FILLING_SECONDS_MIN if self._filling else _LOOK_SECONDS_MIN
         return min(max(seconds, least), _LOOK_SECONDS_MAX)
 
     def _parts(self, found: Collection[int]) -> tuple[tuple[int, Collection[int]], ...]:
-        """Return each limit with the processes that it is for.
+        """Return each limit with the processes that count for it.
 
-        What the box keeps to go back to counts only for the limit of the session: a program is not
-        ended because there are snapshots, or because it changes all that it was given.
+        Processes that are kept to go back to count only for the limit of the session. So a program
+        is not ended because there are snapshots, or because it changes all that it was given.
         """
         kept = {each.pid for each in self._frozen.values() if each is not None}
         if self._next is not None and self._now is not None:
@@ -527,11 +561,11 @@ class Keeper:
         return (self._memory, {*found} - kept), (self._memory_total, found)
 
     def _others(self) -> int:
-        """Return the memory that belongs to no process."""
+        """Return the bytes of memory that belong to no process."""
         return memory.file_bytes() + self._sockets.total() + self._mappings.total
 
     def _quick_room(self, found: dict[int, memory.Task]) -> int:
-        """Return how much memory is left at least; less than nothing if it may be too much."""
+        """Return a lower bound of the bytes that are left; negative if a limit may be passed."""
         others = self._others()
         rooms = []
         for limit, pids in self._parts(found):
@@ -541,23 +575,25 @@ class Keeper:
         return min(rooms)
 
     def _exact_room(self, found: dict[int, memory.Task], wanted: int = 0) -> int:
-        """Return how much memory is left when `wanted` is mapped too; negative if it is too much.
+        """Return the bytes that are left after `wanted` more are mapped; negative if too many.
 
-        The host may want to end everything while this counts. That comes first: return 0 then.
+        An order of the host, such as to end everything, comes first: if one arrives during the
+        count, and nothing is `wanted`, return 0.
         """
         mapped = self._mappings.forget_unmapped(found)
         others = memory.file_bytes() + self._sockets.total() + wanted
         others += self._mappings.total if wanted else mapped
         rooms = []
         for limit, pids in self._parts(found):
-            private = memory.shared_out_bytes(
+            private = memory.proportional_bytes(
                 pids, interrupted=lambda: not wanted and self._host_speaks()
             )
             if private is None:
                 return 0
             room = limit - others - private - sum(found[pid].page_tables for pid in pids)
             room -= memory.pipe_bytes(pids, room=max(0, room))
-            # The kernel holds one process to its limit, and the keeper several.
+            # The kernel enforces the limit of one process, so the whole of it can be used. For
+            # several, the keeper enforces it, and needs a reserve.
             room -= limit // _ROOM_SHARE_KEPT if len(pids) > 1 else 0
             rooms.append((room, limit))
         least, self._tightest = min(rooms)
@@ -571,38 +607,42 @@ class Keeper:
     # -- shared memory -------------------------------------------------------------------------
 
     def _listen_to(self, ready: set[int]) -> None:
-        """Answer those who ask for shared memory, and take listeners that have arrived."""
+        """Answer requests for shared memory, and register listeners that have arrived."""
         for descriptor in ready & self._listeners.keys():
             listens = self._listeners[descriptor]
             if listens is None:
                 self._answer_request(descriptor)
                 continue
             del self._listeners[descriptor]
-            with contextlib.suppress(Torn), listens:
+            with contextlib.suppress(ConnectionLost), listens:
                 _, descriptors = messages.receive(listens)
                 self._listeners.update(dict.fromkeys(descriptors))
 
     def _answer_request(self, listener: int) -> None:
+        """Decide on the next request of a listener, or close it if its processes have ended."""
         request = memory.receive_request(listener)
         if request is None:
             poll = select.poll()
             poll.register(listener, select.POLLIN)
             if any(event & select.POLLHUP for _, event in poll.poll(0)):
-                # Every process that it was for is gone.
+                # Every process with this filter has ended.
                 del self._listeners[listener]
                 os.close(listener)
             return
         self._decide(request)
 
     def _decide(self, request: memory.Request) -> None:
-        """Grant a mapping that there is room for, and end the program that asks for another."""
-        fresh, found = self._mappings.some_fresh, memory.tasks()
+        """Grant a mapping if there is room for it; otherwise end the programs in the box.
+
+        If a mapping was granted a moment ago, decide later instead.
+        """
+        fresh, found = self._mappings.any_recent, memory.tasks()
         room = self._quick_room(found) - request.length
         if room >= 0 or self._exact_room(found, request.length) >= 0:
             self._mappings.add(request.length)
             request.answer(0)
         elif fresh:
-            # One that was given back a moment ago may still be counted: ask again soon.
+            # A mapping that is already gone may still be counted: count again soon.
             self._postponed.append(request)
             self._watching = True
             self._look_at = min(self._look_at, time.monotonic() + _POSTPONED_SECONDS)
@@ -611,6 +651,6 @@ class Keeper:
             request.answer(errno.ENOMEM)
 
     def _listen(self, port: int) -> None:
-        """Hand the host a socket that listens inside: what connects to it came from the box."""
+        """Send the host a socket that listens in the box's network: only the box can connect."""
         with socket.create_server(("127.0.0.1", port)) as listening:
             messages.send(self._host, {"listening": True}, [listening.fileno()])

@@ -1,4 +1,4 @@
-"""System calls that Python has no names for, each raising `OSError` when the kernel says no."""
+"""Make system calls that Python does not offer. Each function raises `OSError` if it fails."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ if sys.platform == "linux":  # Elsewhere this can be imported, and nothing more.
     _libc.syscall.restype = ctypes.c_long
 
 
-def _checked(result: int, what: str) -> int:
+def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -73,9 +73,12 @@ def _checked(result: int, what: str) -> int:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """Make a call by its number. Integers, bytes and ctypes values go through as they are."""
+    """Make a system call by its number, and return its result.
+
+    Arguments are integers, bytes or ctypes values.
+    """
     passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    return _checked(_libc.syscall(ctypes.c_long(number), *passed), f"system call {number}")
+    return _check(_libc.syscall(ctypes.c_long(number), *passed), f"system call {number}")
 
 
 def _number(name: str) -> int:
@@ -86,72 +89,78 @@ def _number(name: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that `flags` name for new ones."""
-    _checked(_libc.unshare(flags), "unshare")
+    """Move this process to new namespaces of the kinds in `flags`."""
+    _check(_libc.unshare(flags), "unshare")
 
 
 def mount(
     source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str = ""
 ) -> None:
-    """Mount, or change a mount."""
+    """Mount a file system, or change a mount."""
     encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind)]
     done = _libc.mount(*encoded, flags, os.fsencode(data) if data else None)
-    _checked(done, f"mount {kind or source or ''} on {target}")
+    _check(done, f"mount {kind or source or ''} on {target}")
 
 
 def umount(target: str, flags: int = MNT_DETACH) -> None:
-    """Take a mount away."""
-    _checked(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
+    """Unmount, by default even if the mount is in use (`MNT_DETACH`)."""
+    _check(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
 
 
 def pivot_root(new_root: str) -> None:
-    """Make `new_root` the root and leave nothing of the old one."""
-    # Both on one place: the old root is then stacked over the new one and can be taken off.
+    """Make `new_root` the root, without the old one, and the current directory."""
+    # Both at the same place: the old root is then mounted over the new one, and can be unmounted.
     exchange_root(new_root, old=".")
     umount(".")
     os.chdir("/")
 
 
 def exchange_root(new_root: str, *, old: str) -> None:
-    """Make `new_root` the root, and put the old one at `old` in it."""
+    """Make `new_root` the root, with the old one at `old` in it. Change to `new_root`."""
     os.chdir(new_root)
     syscall(_number("pivot_root"), b".", os.fsencode(old))
 
 
 def _prctl(option: int, *arguments: int) -> int:
     padded = [*arguments, *[0] * (4 - len(arguments))]
-    return _checked(_libc.prctl(option, *padded), f"prctl {option}")
+    return _check(_libc.prctl(option, *padded), f"prctl {option}")
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Have the kernel send a signal when the parent ends. Any change of user undoes it."""
+    """Let the kernel send a signal when the parent ends. A change of the user undoes that."""
     _prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
 def set_dumpable(dumpable: bool) -> None:
-    """Say whether other processes of this user may look into this one."""
+    """Allow or forbid other processes of this user to look into this one."""
     _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
 def set_name(name: str) -> None:
-    """Set the name that process lists show."""
+    """Set the name in process lists, of at most 15 bytes."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
 
 
 def no_new_privileges() -> None:
-    """Let no program that is started from here gain anything by being started."""
+    """Forbid that a program gains rights by being started, here and in all children, for good."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def no_huge_pages() -> None:
-    """Have this process, and all that it starts, get each page of memory by a fault of its own."""
-    with contextlib.suppress(OSError):  # A kernel without huge pages does not know the word.
+    """Disable huge pages for this process and all that it starts, if the kernel has them.
+
+    Each page of memory then takes a fault of its own, and faults are counted.
+    """
+    with contextlib.suppress(OSError):  # A kernel without huge pages does not know the option.
         _prctl(_PR_SET_THP_DISABLE, 1)
 
 
 def lock_capabilities() -> None:
-    """Close every way to gain a capability by starting a program or by changing the user."""
+    """Close every way to gain a capability by a start of a program or a change of the user.
+
+    The capabilities that the process has now stay, until `drop_capabilities`.
+    """
     for capability in range(_CAPABILITIES_MAX + 1):
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
@@ -164,7 +173,7 @@ def lock_capabilities() -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability."""
+    """Drop every capability of this process."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     syscall(_number("capset"), header, bytes(24))
 
@@ -174,9 +183,9 @@ class _Program(ctypes.Structure):
 
 
 def load_filter(program: bytes, *, listen: bool = False) -> int:
-    """Put a seccomp filter, given as its instructions, on this process and all it starts.
+    """Install a seccomp filter, given as instructions, for this process and all that it starts.
 
-    With `listen`, return a descriptor on which the calls arrive that the filter asks about.
+    With `listen`, return a descriptor for the calls that the filter asks about; otherwise 0.
     """
     buffer = ctypes.create_string_buffer(program, len(program))
     packed = _Program(len(program) // 8, ctypes.cast(buffer, ctypes.c_void_p))
@@ -185,7 +194,7 @@ def load_filter(program: bytes, *, listen: bool = False) -> int:
 
 
 def close_all_but(*kept: int) -> None:
-    """Close every descriptor above the standard three that is not named."""
+    """Close every descriptor above 2, except those that are named."""
     low = 3
     for descriptor in [*sorted({each for each in kept if each > 2}), 1 << 30]:
         if descriptor > low:

@@ -1,8 +1,8 @@
-"""The launcher: a process of its own that makes boxes for the host, one fork each.
+"""The launcher: a process of its own that makes boxes for the host, by one fork for each box.
 
-Run as a script, by the interpreter that programs shall have. It holds nothing of the host but its
-end of one connection: no environment, no files, no threads. Everything that a session needs is
-imported here once, so that a new one is a copy and not a start.
+It runs as a script, with the Python that programs will use. Of the host it has only one connection:
+no environment, no files, no threads. It imports everything that a session needs, once, so that a
+new session is a copy of this process and needs no start of Python.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from tallystick.sandbox.process.inside.keeper import Keeper
 from tallystick.sandbox.process.inside.layers import USER, make_working_directory
 from tallystick.sandbox.process.inside.watch import scheduling
 
-# Who a program is outside, if the host is root.
+# The user of programs outside of the box, if the host is root.
 _NOBODY = 65_534
 _PIDFD_OPEN = 434
 _OWN_PROCESSES = 8
-# Found by name when first used, and in the box they would be looked for in the wrong place.
+# Python imports an encoding when it is first used. In the box that import would look in the wrong
+# place, so these are loaded before.
 _ENCODINGS = ("ascii", "latin-1", "utf-8-sig", "idna")
 
 
@@ -51,17 +52,18 @@ def main() -> None:
         codecs.lookup(name)
     if filter.machine_is_known():
         for sockets in (False, True):
-            filter.build_filter(sockets=sockets, asks=True)  # Kept for every box.
+            filter.build_filter(sockets=sockets, asks=True)  # Cached for every box.
     del sys.path[0]
     sys.argv = ["program"]
-    # The host reads what goes wrong up to here; from here on nothing of it is shared with a box.
+    # Up to here, the host reads errors from our stderr. From here on it is closed, so that no box
+    # shares it.
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
     os.close(null)
-    messages.send(host, {"found": host_check.look(), "root": os.geteuid() == 0})
+    messages.send(host, {"found": host_check.check_layers(), "root": os.geteuid() == 0})
     with contextlib.suppress(OSError):
-        cgroup.clear_left_behind(cgroup.our_place())
+        cgroup.clear_left_behind(cgroup.own_group_path())
     parent = kernel.syscall(_PIDFD_OPEN, os.getppid(), 0)
     poll = select.poll()
     poll.register(host, select.POLLIN)
@@ -80,7 +82,7 @@ def main() -> None:
         if host.fileno() in ready:
             try:
                 order, descriptors = messages.receive(host)
-            except messages.Torn:
+            except messages.ConnectionLost:
                 return
             pid, problem = _open(order, descriptors)
             messages.close_quietly(descriptors)
@@ -92,6 +94,7 @@ _groups: dict[int, cgroup.Group] = {}
 
 
 def _reap() -> None:
+    """Reap the processes that waited for boxes, and end the groups of their boxes."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -102,10 +105,10 @@ def _reap() -> None:
                 group.end()
 
 
-def _bound(pid: int, order: dict[str, Any]) -> None:
-    """Put a box into a group of its own, where the host has one for it."""
+def _limit_box(pid: int, order: dict[str, Any]) -> None:
+    """Put a box into a control group of its own, with limits, if the host allows it."""
     with contextlib.suppress(OSError):
-        group = cgroup.make_group(cgroup.our_place(), f"{os.getpid()}-{pid}")
+        group = cgroup.make_group(cgroup.own_group_path(), f"{os.getpid()}-{pid}")
         _groups[pid] = group
         plan = order["box"]
         files = plan["disk_bytes"] + 2 * plan["tmp_bytes"]
@@ -117,9 +120,9 @@ def _bound(pid: int, order: dict[str, Any]) -> None:
 
 
 def _open(order: dict[str, Any], descriptors: list[int]) -> tuple[int, str | None]:
-    """Start a box. Returns who waits for it and what went wrong.
+    """Start a box. Return the id of the process that waits for its end, and a problem or None.
 
-    The keeper answers for itself, on the connection that came with the order.
+    The keeper reports for itself, on the connection that came with the order.
     """
     asks, mapped = socket.socketpair()
     with asks, mapped:
@@ -127,7 +130,7 @@ def _open(order: dict[str, Any], descriptors: list[int]) -> tuple[int, str | Non
         if pid:
             mapped.close()
             if order["group"]:
-                _bound(pid, order)
+                _limit_box(pid, order)
             return pid, _write_maps(pid, asks)
         try:
             asks.close()
@@ -141,9 +144,10 @@ def _open(order: dict[str, Any], descriptors: list[int]) -> tuple[int, str | Non
 
 
 def _write_maps(pid: int, asks: socket.socket) -> str | None:
-    """Say who is who in the new user namespace, when it is there.
+    """Write the maps of users and groups once the new user namespace exists.
 
-    Root may say more than others: then the box's user is nobody outside, and not root.
+    Return what went wrong, or None. If the host is root, the box's user is mapped to nobody, which
+    only root may do; otherwise to the host's user.
     """
     said = asks.recv(512)
     if not said.startswith(b"?"):
@@ -168,6 +172,7 @@ def _put(path: str, text: str) -> None:
 
 
 def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.socket) -> None:
+    """Enter new namespaces, fork the keeper, and wait for its end. Return only on failure."""
     host, life = descriptors
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -184,8 +189,8 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
         os.close(started)
         os.close(life)
         _be_keeper(order, socket.socket(fileno=host), ready)
-    # This process is the one outside that waits: `life` closes when all of the box is over.
-    scheduling.stay_with_others()
+    # This process stays outside of the box and waits. Its end closes `life`, and the host sees it.
+    scheduling.stay_normal()
     kernel.set_name("tally-box")
     kernel.close_all_but(life, started)
     kernel.die_with_parent(signal.SIGKILL)
@@ -198,10 +203,14 @@ def _become_box(order: dict[str, Any], descriptors: list[int], mapped: socket.so
 
 
 def _be_keeper(order: dict[str, Any], host: socket.socket, ready: int) -> None:
-    """Become the first process of the box."""
+    """Build the box and serve the host as its first process. Never return.
+
+    If something fails, send the problem to the host.
+    """
     try:
         kernel.die_with_parent(signal.SIGKILL)
-        # If the one outside is gone already, nothing will come from it.
+        # The waiter may have ended before the call above, and then no signal would come. In that
+        # case nothing arrives here.
         if os.read(ready, 1) != b"!":
             os._exit(70)
         os.close(ready)
@@ -226,10 +235,10 @@ def _be_keeper(order: dict[str, Any], host: socket.socket, ready: int) -> None:
             packages=order["packages"],
             memory_total_bytes=order["memory_total_bytes"],
         ).serve()
-    except messages.Torn:
+    except messages.ConnectionLost:
         pass
     except BaseException as error:
-        with contextlib.suppress(messages.Torn):
+        with contextlib.suppress(messages.ConnectionLost):
             messages.send(host, {"problem": f"{type(error).__name__}: {error}"[:500]})
     finally:
         os._exit(0)
@@ -239,6 +248,6 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        # What is still there ends with this process; its groups have to be told.
+        # The boxes end with this process, but their groups have to be removed.
         for left in _groups.values():
             left.end()

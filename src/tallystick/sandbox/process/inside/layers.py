@@ -1,10 +1,10 @@
-"""Where things are in a box, and its working directory as layers over what a program found.
+"""The paths in a box, and its working directory as layers that snapshots can go back to.
 
-A snapshot closes the top layer and lays an empty one over it; going back lays an empty one over the
-layers of the snapshot. Nothing is copied, whatever the size. A closed layer never changes: a
-snapshot is refused while anything holds a file of the top layer open for writing.
+A snapshot closes the top layer and mounts an empty one over it. A restore mounts an empty layer
+over the layers of the snapshot. Nothing is copied, whatever the size. A closed layer must never
+change, so a snapshot is refused while a process has a file of the top layer open for writing.
 
-Where the kernel has no overlay for us, the same is done by copies.
+If the kernel does not let us mount overlays, snapshots are copies.
 """
 
 from __future__ import annotations
@@ -19,52 +19,53 @@ from typing import Protocol
 from tallystick.sandbox.process.inside import kernel
 from tallystick.sandbox.process.inside.kernel import MS_NODEV, MS_NOSUID, MS_RDONLY, MS_REMOUNT
 
-# Where things are in a box, and who a program is there.
+# The paths in a box, and the user of programs.
 
 
-# Who a program is, in the box. Outside, it is the host's user, or nobody if that is root.
+# The user of programs in the box. Outside, that is the host's user; or nobody, if the host is root.
 USER = 1_000
-# Not /home: what is bound to be read may lie there.
+# Not /home: directories that programs may read could be bound there.
 HOME = "/session"
 WORK = f"{HOME}/work"
-# Closed even to its owner, on a root that cannot be changed: only the keeper's capabilities get in.
+# Its mode is 0 and the root is read-only, so even its owner cannot open it. Only the capabilities
+# of the keeper can.
 KEPT = "/.kept"
 STORE = f"{KEPT}/store"
 FILES = f"{KEPT}/files"
 
 
-# The working directory as layers: what a program changes lies on top of what it found.
+# The working directory as layers: changes of a program are in a layer above what it found.
 
 
 _DEPTH_MAX = 24
 _COPY_BYTES = 1 << 20
 
 
-class Held(Exception):
-    """A file of the working directory is open for writing."""
+class OpenForWriting(Exception):
+    """A file of the working directory is open for writing, so no snapshot can be taken."""
 
 
 class WorkingDirectory(Protocol):
-    """The session's files, with states to go back to."""
+    """The session's files, with snapshots by name. Each method may raise `OSError`."""
 
     def freeze(self, name: str) -> None:
-        """Keep the files as they are now."""
+        """Take a snapshot. `Layers` raises `OpenForWriting` if a file is open for writing."""
         ...
 
     def restore(self, name: str) -> None:
-        """Go back to how they were."""
+        """Replace the files by those of a snapshot. The snapshot stays."""
         ...
 
     def forget(self, name: str) -> None:
-        """Do away with a kept state."""
+        """Delete a snapshot; nothing if there is none of this name."""
         ...
 
 
 def make_working_directory(*, overlay: bool, given: bool, writable_lower: bool) -> WorkingDirectory:
-    """Mount the working directory. `given` says that there are files to start from.
+    """Mount the working directory. With `given`, it starts with the files at `FILES`.
 
-    They are the lowest layer where their owner is the box's user; else they are copied, so that
-    programs can change them.
+    If their owner is the box's user (`writable_lower`), they are the lowest layer. Otherwise they
+    are copied, so that programs can change them.
     """
     lower = None
     if given and not writable_lower:
@@ -77,7 +78,7 @@ def make_working_directory(*, overlay: bool, given: bool, writable_lower: bool) 
 
 
 class Layers:
-    """By overlay mounts."""
+    """A working directory of overlay mounts. Snapshots are stacks of layers."""
 
     def __init__(self, lower: str | None) -> None:
         self._made = 0
@@ -91,11 +92,12 @@ class Layers:
 
     def freeze(self, name: str) -> None:
         try:
-            # The kernel refuses this while anything is open for writing, and after it nothing is.
+            # The kernel refuses a read-only remount while a file is open for writing, and lets no
+            # process open one afterwards.
             kernel.mount(None, WORK, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
         except OSError as error:
             if error.errno == errno.EBUSY:
-                raise Held(
+                raise OpenForWriting(
                     "a file of the working directory is open for writing; close it first"
                 ) from None
             raise
@@ -127,7 +129,7 @@ class Layers:
         return path
 
     def _cover(self) -> None:
-        """Lay an empty layer over the stack."""
+        """Mount an empty layer over the stack."""
         self._top = self._new("top")
         os.chown(self._top, USER, USER)
         work = self._new("work")
@@ -141,14 +143,14 @@ class Layers:
         self._scratch = work
 
     def _flatten(self, name: str) -> None:
-        """Make one layer of a stack that has grown deep. Older snapshots keep theirs."""
+        """Merge a deep stack into one layer, by copying. Older snapshots keep their layers."""
         merged = self._new("flat")
         copy_tree(WORK, merged)
         self._stack = (merged, self._fixed) if self._fixed != FILES else (merged,)
         self._frozen[name] = self._stack
 
     def _collect(self) -> None:
-        """Remove layers that no state needs."""
+        """Remove layers that neither the working directory nor a snapshot needs."""
         needed = {os.path.basename(each) for stack in self._states() for each in stack}
         needed |= {os.path.basename(each) for each in (self._top, self._scratch, self._fixed)}
         for entry in os.listdir(STORE):
@@ -161,7 +163,7 @@ class Layers:
 
 
 class Copies:
-    """By copying, for kernels that have no overlay for us."""
+    """A working directory with copies as snapshots, for kernels that do not allow overlays."""
 
     def __init__(self, lower: str | None) -> None:
         self._made = 0
@@ -204,7 +206,7 @@ class Copies:
 
 
 def _remove(path: str) -> None:
-    """Remove a tree, also one whose directories were closed to their owner."""
+    """Remove a tree, even if directories in it are closed to their owner. Ignore the rest."""
     try:
         shutil.rmtree(path)
     except OSError:
@@ -216,9 +218,10 @@ def _remove(path: str) -> None:
 
 
 def copy_tree(source: str, target: str) -> None:
-    """Copy a tree with its modes and times. It becomes the box's user's; links stay links.
+    """Copy a tree with its modes and times into a directory. The copy belongs to the box's user.
 
-    Sockets, pipes and devices are left out. Files with several names become several files.
+    Links stay links. Sockets, pipes and devices are left out. A file with several names becomes
+    several files.
     """
     pending = [(source, target)]
     while pending:
@@ -258,7 +261,7 @@ def _take_over(place: str, found: os.stat_result, *, owner_only: bool = False) -
     os.chown(place, USER, USER, follow_symlinks=False)
     if owner_only or stat.S_ISLNK(found.st_mode):
         return
-    # Without set-user-id and the like: nothing in a box may mean more than it says.
+    # Without set-user-id and the like: no file in a box may give rights.
     os.chmod(place, stat.S_IMODE(found.st_mode) & 0o777)
     os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
 

@@ -1,7 +1,7 @@
-"""Messages and frames between the host, the launcher and what runs in a box.
+"""Messages and frames between the host, the launcher and the processes of a box.
 
-They go over sockets that keep messages apart. Whoever reads from a program's side reads what a
-program may have written: sizes are bounded, and what is no message is none.
+Messages are JSON objects, with descriptors, over sockets that keep messages apart. What comes from
+a program's side may be forged, so sizes are limited, and anything that is not a message is refused.
 """
 
 from __future__ import annotations
@@ -21,45 +21,55 @@ _CREDENTIALS = struct.Struct("=iII")
 _dumps, _loads = json.dumps, json.loads
 
 
-class Torn(Exception):
-    """The other side is gone, or did not send a message."""
+class ConnectionLost(Exception):
+    """The connection is closed, timed out, or something that is not a message arrived."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a connection that keeps messages apart."""
+    """Return both ends of a new connection that keeps messages apart."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(to: socket.socket, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-    """Send a message. Raises `Torn` if nobody is there to read it."""
+    """Send a message. Raise `ConnectionLost` if the other end is closed, or does not take it."""
     packed = array.array("i", descriptors)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if packed else []
     try:
         to.sendmsg([_dumps(message).encode()], ancillary, socket.MSG_NOSIGNAL)
     except OSError as error:
-        raise Torn(str(error)) from None
+        raise ConnectionLost(str(error)) from None
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The next message and its descriptors. Raises `Torn` at the end."""
+    """Return the next message and its descriptors, which the caller must close.
+
+    Raise `ConnectionLost` if there is none.
+    """
     message, descriptors, _ = receive_from(sock)
     return message, descriptors
 
 
 def receive_plain(sock: socket.socket) -> dict[str, Any]:
-    """The next message from where no descriptors are wanted: those that come are closed."""
+    """Return the next message, and close descriptors that come with it.
+
+    Raise `ConnectionLost` if there is none.
+    """
     message, descriptors, _ = receive_from(sock)
     close_quietly(descriptors)
     return message
 
 
 def receive_from(sock: socket.socket) -> tuple[dict[str, Any], list[int], int | None]:
-    """The same with the sender's process id, if the socket was told to pass it on."""
+    """Return the next message, its descriptors, and the process id of its sender.
+
+    The id is None unless the socket has `SO_PASSCRED`. Raise `ConnectionLost` if there is no
+    message.
+    """
     room = socket.CMSG_SPACE(4 * _DESCRIPTORS_MAX) + socket.CMSG_SPACE(_CREDENTIALS.size)
     try:
         data, ancillary, _, _ = sock.recvmsg(_BYTES_MAX, room, socket.MSG_CMSG_CLOEXEC)
     except OSError as error:
-        raise Torn(str(error)) from None
+        raise ConnectionLost(str(error)) from None
     descriptors: list[int] = []
     sender = None
     for level, kind, content in ancillary:
@@ -75,12 +85,12 @@ def receive_from(sock: socket.socket) -> tuple[dict[str, Any], list[int], int | 
         message = None
     if type(message) is not dict:
         close_quietly(descriptors)
-        raise Torn("the connection is closed" if not data else "no message")
+        raise ConnectionLost("the connection is closed" if not data else "no message")
     return message, descriptors, sender
 
 
 def close_quietly(descriptors: Iterable[int]) -> None:
-    """Close what may be closed already."""
+    """Close descriptors; ignore those that are closed already."""
     for descriptor in descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -88,8 +98,8 @@ def close_quietly(descriptors: Iterable[int]) -> None:
 
 # Frames between the host and a running program: one kind byte, a length, and a body.
 #
-# The host sends what to run and the answers; the program sends requests and at last a result. The
-# program's side may send anything at all: the reader names the greatest body it takes.
+# The host sends the program and the answers to its requests. The program's side sends requests, and
+# its result last. That side may send anything, so the host limits the length of a body itself.
 
 
 HEAD = struct.Struct("<BI")
@@ -98,7 +108,7 @@ _unpack, _pack, _len = HEAD.unpack, HEAD.pack, len
 
 
 def read_exactly(sock: socket.socket, count: int) -> bytes:
-    """Read so many bytes. Raises `EOFError` if there are fewer."""
+    """Read exactly `count` bytes. Raise `EOFError` if the connection ends before."""
     buffer = bytearray(count)
     view, got = memoryview(buffer), 0
     while got < count:
@@ -110,7 +120,10 @@ def read_exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def read_frame(sock: socket.socket) -> tuple[int, bytes]:
-    """The next frame, of whatever length: for the side that reads from the host."""
+    """Read the next frame, of any length: only for frames from the host.
+
+    Raise `EOFError` if the connection ends.
+    """
     kind, length = _unpack(read_exactly(sock, HEAD.size))
     return kind, read_exactly(sock, length)
 
@@ -118,6 +131,7 @@ def read_frame(sock: socket.socket) -> tuple[int, bytes]:
 def write_frame(sock: socket.socket, kind: int, body: bytes) -> None:
     """Send a frame."""
     head = _pack(kind, _len(body))
+    # A short body goes out in one call with its head. A long one is not copied for that.
     if _len(body) < 65_536:
         sock.sendall(head + body)
         return

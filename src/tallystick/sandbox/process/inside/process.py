@@ -1,4 +1,4 @@
-"""Processes of a box, as its keeper starts, copies, counts and ends them."""
+"""Start, copy, list, stop and end the processes of a box, for its keeper."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 from tallystick.sandbox.process.inside import kernel, messages
 from tallystick.sandbox.process.inside.confine import Confinement, confine
-from tallystick.sandbox.process.inside.messages import Torn
+from tallystick.sandbox.process.inside.messages import ConnectionLost
 
-# Who is in a box, as the kernel shows it.
+# The processes in a box, as the kernel shows them.
 
 
 def processes() -> dict[int, int]:
-    """Return every process in the box but the keeper, with how many threads it has.
+    """Return every live process in the box but the keeper: its id and its number of threads.
 
-    The dead do not count, whether their parent has reaped them or not.
+    Zombies do not count.
     """
     found = {}
     for pid in _numbers():
@@ -35,28 +35,29 @@ def _numbers() -> list[int]:
 
 
 def _threads(pid: int) -> int:
-    """Return how many threads a process has; 0 if it is dead."""
+    """Return the number of threads of a process; 0 if it is dead or a zombie."""
     state, threads = _state(pid)
     return 0 if state in b"ZX" else threads
 
 
 def any_in(states: bytes) -> bool:
-    """Return whether any process in the box is in one of these states, given as letters."""
+    """Return True if a process in the box is in one of these states, given as letters."""
     return any(_state(pid)[0] in states for pid in _numbers())
 
 
 def _state(pid: int) -> tuple[bytes, int]:
-    """Return a letter for what a process does, and its number of threads."""
+    """Return the state of a process as a letter, and its number of threads; X and 0 if gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in parentheses may hold anything; what follows the last one is ours.
+            # The name in parentheses may contain anything, also parentheses. The fields are after
+            # the last one.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return b"X", 0
     return fields[0], int(fields[17])
 
 
-# Processes of a box, as its keeper starts, copies and ends them.
+# Start, copy, stop and end processes.
 
 
 ANSWER_SECONDS = 3.0
@@ -65,20 +66,21 @@ _REST_SECONDS = 0.0005
 _REST_SECONDS_MAX = 0.01
 
 
-class Full(Exception):
-    """There are as many processes as there may be."""
+class TooManyProcesses(Exception):
+    """The box has as many processes as it may have."""
 
 
 class Process:
-    """A process of ours in the box: where it listens, and who it is."""
+    """A process of ours in the box: its id, and the connection on which it takes orders."""
 
     def __init__(self, pid: int, control: socket.socket) -> None:
         self.pid = pid
         self.control = control
-        # What a program has made of it may never answer.
+        # A program may have changed the process, so that it never answers.
         control.settimeout(ANSWER_SECONDS)
 
     def end(self) -> None:
+        """Kill the process and close its connection. It may still exist for a moment."""
         self.control.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -87,9 +89,9 @@ class Process:
 def start(
     work: Callable[[socket.socket], None], confinement: Confinement, *, niceness: int
 ) -> tuple[Process, socket.socket]:
-    """Start a process that gives up its rights and then does `work`.
+    """Start a process that confines itself and then does `work`.
 
-    Returns it, and a socket on which its listener for requests of shared memory will arrive.
+    Return it, and a socket on which its descriptor for requests of shared memory will arrive.
     """
     ours, theirs = messages.pair()
     listens, listener = messages.pair()
@@ -102,7 +104,7 @@ def start(
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.close_all_but(theirs.fileno(), listener.fileno())
-        # Where the kernel shares the processor out by sessions, the keeper has a share of its own.
+        # If the kernel divides the processor by sessions, the keeper has a share of its own then.
         os.setsid()
         os.setpriority(os.PRIO_PROCESS, 0, niceness)
         asked = confine(confinement)
@@ -118,9 +120,10 @@ def start(
 
 
 def copy_of(process: Process, message: dict[str, Any], more: list[int]) -> Process:
-    """Have a waiting interpreter make a copy of itself.
+    """Let a waiting interpreter fork a copy of itself, and return the copy.
 
-    Raises `Full` if there may be no more processes, and `Torn` if it does not answer.
+    `message` says what the copy does, and `more` are descriptors for it. Raise `TooManyProcesses`
+    if the box may have no more processes, and `ConnectionLost` if there is no answer.
     """
     ours, theirs = messages.pair()
     try:
@@ -132,25 +135,25 @@ def copy_of(process: Process, message: dict[str, Any], more: list[int]) -> Proce
     answer, descriptors, sender = messages.receive_from(ours)
     messages.close_quietly(descriptors)
     if "cannot" in answer:
-        raise Full
-    # The kernel says who sent it; what the message says would be a program's word.
+        raise TooManyProcesses
+    # The id comes from the kernel. One in the message could be forged by a program.
     if not sender:
-        raise Torn("the copy did not say who it is")
+        raise ConnectionLost("the copy did not say who it is")
     return Process(sender, ours)
 
 
 def reap() -> None:
-    """Bury the dead, of whom the keeper is the last parent."""
+    """Reap all zombies whose parent is the keeper."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def sweep(spared: frozenset[int]) -> None:
-    """End every process that is not spared, and wait until they are dead or two seconds are over.
+    """Kill every process that is not spared, and wait until they are dead, 2 s at most.
 
-    All are stopped first, by one call: the kernel lets no fork slip through it, and what is stopped
-    leaves the processor to the keeper.
+    First one call stops all of them: no fork escapes that call, and stopped processes leave the
+    processor to the keeper.
     """
     until, rest = time.monotonic() + _SWEEP_SECONDS, _REST_SECONDS
     while True:
@@ -174,6 +177,6 @@ def stop_all() -> None:
 
 
 def continue_all() -> None:
-    """Let every process in the box go on."""
+    """Continue every stopped process in the box."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGCONT)

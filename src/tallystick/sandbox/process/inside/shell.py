@@ -1,8 +1,8 @@
-"""The shell of a session: starts one bash for each command, in the rights of a program.
+"""The shell of a session: start one bash for each command, with the rights of a program.
 
-A command finds the working directory and the exported variables that the one before it left. Both
-are told on a descriptor of their own when bash ends, and kept by the host; a command that is ended
-from outside leaves them as they were. Background processes go on until the session ends.
+A command finds the directory and the exported variables that the last one left. At its end, bash
+writes both to a descriptor of their own, and the host keeps them. A command that is stopped from
+outside leaves them as they were. Background processes continue until the session ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tallystick.sandbox.process.inside.layers import WORK
 
 _STATE, _TEXT = 9, 8
 _CANNOT_START = 126
-# The command is read from a descriptor: an argument may not be long. What it leaves is told when
-# bash ends: the directory, then each exported variable. `compgen` lists them; running `env` for it
-# would cost a second program.
+# The command is read from a descriptor, because the length of an argument is limited. When bash
+# ends, it writes the directory and then each exported variable. `compgen` lists those; to run `env`
+# for that would start a second program.
 _AROUND = rf"""
 trap '__tally_status=$?
 {{ builtin printf "%s\0" "$PWD"
@@ -37,12 +37,12 @@ eval "$__tally_text"
 
 
 def serve(control: socket.socket) -> None:
-    """Start commands as the keeper says. Returns never."""
+    """Run the commands that the keeper sends, one after another. Never return."""
     kernel.set_name("shell")
     while True:
         try:
             _, descriptors = messages.receive(control)
-        except messages.Torn:
+        except messages.ConnectionLost:
             os._exit(0)
         order, text, out, err, state = descriptors
         with open(order, "rb") as file:
@@ -51,7 +51,10 @@ def serve(control: socket.socket) -> None:
 
 
 def _run(command: dict[str, Any], text: int, out: int, err: int, state: int) -> int:
-    """Run bash for a command to its end, and say how it ended."""
+    """Run bash for a command. Return its exit code, or minus the signal that ended it.
+
+    If bash cannot be started, write why to the command's stderr, and return 126.
+    """
     try:
         process = _start(command, text, out, err, state)
     except OSError as error:
@@ -64,12 +67,12 @@ def _run(command: dict[str, Any], text: int, out: int, err: int, state: int) -> 
 
 
 def _start(command: dict[str, Any], text: int, out: int, err: int, state: int) -> int:
-    """Start bash. It leads a process group of its own."""
+    """Start bash in a process group of its own. Return its process id."""
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     where = _place(command["where"])
     os.chdir(where)
     set_memory(command["memory_bytes"])
-    # Out of the way of the places that they are put in.
+    # First moved above 20, so that they do not overlap the numbers that they get in bash.
     high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 20) for each in (text, state)]
     places = [(null, 0), (out, 1), (err, 2), (high[0], _TEXT), (high[1], _STATE)]
     try:

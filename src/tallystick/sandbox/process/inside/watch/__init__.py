@@ -1,1 +1,1 @@
-"""How the keeper watches its box: the memory that it counts, and the priority to do so."""
+"""The keeper's watch over its box: count memory, and get the processor in time to do it."""

@@ -1,13 +1,14 @@
 """Count the memory of a box: what its processes hold, and what the kernel holds for them.
 
-Counted are private memory (swapped out or not), page tables, the files of /tmp and /dev/shm, shared
-anonymous memory, and the buffers of sockets and pipes. The pages of programs and libraries on disk
-are not: the machine can take them back at any time. Neither is the working directory, which has a
-size of its own.
+These count: private memory (swapped out or not), page tables, the files of /tmp and /dev/shm,
+shared anonymous memory, and the buffers of sockets and pipes. Pages of programs and libraries on
+disk do not: the machine can take them back at any time. Nor does the working directory, which has
+a limit of its own.
 
-There are two ways to count. The quick one never gives too little: what two processes share counts
-twice. The exact one divides what is shared among those who share it, and is asked only when the
-quick one is above the limit. For a while after that, what has been added since tells enough.
+There are two ways to count. The quick one never counts too little: memory that two processes share
+counts twice. The exact one divides shared memory among its users, and is used only if the quick
+count is above the limit. For a while after an exact count, an upper bound of the growth since then
+is enough.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SHARED_LINE = b" /dev/zero (deleted)"
 
 
 class Task(NamedTuple):
-    """A process: how many of its threads may be running, and what it holds in bytes."""
+    """A process: how many of its threads may be running, and the bytes that it holds."""
 
     busy: int
     private: int
@@ -38,7 +39,7 @@ class Task(NamedTuple):
 
 
 def tasks() -> dict[int, Task]:
-    """Return every process in the box but the keeper. The dead do not count."""
+    """Return every live process in the box by its id, without the keeper."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and name != "1":
@@ -56,7 +57,8 @@ def _read_status(text: bytes) -> Task | None:
         return None
     private = _kib(fields, b"RssAnon") + _kib(fields, b"VmSwap")
     threads = int(fields[b"Threads"])
-    # The state is that of the first thread; of the others nothing is told here.
+    # The state is that of the first thread. The states of the others are not in this file, so they
+    # are taken to be busy.
     busy = threads if fields[b"State"][:1] == b"R" or threads > 1 else 0
     return Task(busy, private, _kib(fields, b"VmPTE"))
 
@@ -65,10 +67,11 @@ def _kib(fields: dict[bytes, bytes], name: bytes) -> int:
     return int(fields[name].split()[0]) * 1024 if name in fields else 0
 
 
-def shared_out_bytes(pids: Collection[int], *, interrupted: Callable[[], bool]) -> int | None:
-    """Return the private memory of processes, where what is shared counts once.
+def proportional_bytes(pids: Collection[int], *, interrupted: Callable[[], bool]) -> int | None:
+    """Return the private memory of processes in bytes, with shared pages counted once.
 
-    It takes a while, so `interrupted` is asked before each process. If it says yes, return None.
+    It takes a while, so `interrupted` is called before each process. If it returns True, return
+    None. A process that has ended counts as nothing.
     """
     total = 0
     for pid in pids:
@@ -82,11 +85,11 @@ def shared_out_bytes(pids: Collection[int], *, interrupted: Callable[[], bool]) 
 
 
 class Growth:
-    """How much more processes can hold than when they were counted exactly.
+    """An upper bound of how much processes have grown since they were counted exactly.
 
-    A private page is new, or it was shared and is a copy now. Either takes a fault of its process,
-    since the box has no huge pages. A process that was not there was a copy of one that was, so its
-    size is compared with the largest.
+    A new private page is either fresh, or a copy of a shared page. Both need a page fault of the
+    process, because the box has no huge pages. A new process started as a copy of one that was
+    counted, so it is compared with the largest of those.
     """
 
     def __init__(self, found: Mapping[int, Task]) -> None:
@@ -94,7 +97,7 @@ class Growth:
         self._largest = max((task.private for task in found.values()), default=0)
 
     def since(self, found: Mapping[int, Task]) -> int:
-        """Return the bytes by which all of them together have grown at most."""
+        """Return the bytes by which all processes together have grown at most."""
         total = 0
         for pid, task in found.items():
             private, faults = self._before.get(pid, (self._largest, 0))
@@ -103,6 +106,7 @@ class Growth:
 
 
 def _faults(pid: int) -> int:
+    """Return the number of minor page faults of a process; 0 if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[7])
@@ -111,7 +115,7 @@ def _faults(pid: int) -> int:
 
 
 def file_bytes() -> int:
-    """Return the size of /tmp and /dev/shm, which are memory."""
+    """Return the bytes in /tmp and /dev/shm, which are memory, with those of their inodes."""
     total = 0
     for place in _TMPFS:
         with contextlib.suppress(OSError):
@@ -121,8 +125,8 @@ def file_bytes() -> int:
     return total
 
 
-# Buffers of sockets, as the kernel tells about all sockets of a network namespace: also about those
-# that no process has open any more, because they wait inside another socket.
+# Buffers of sockets. The kernel lists all sockets of a network namespace, even those that no
+# process has open any more, because they are in transit inside another socket.
 
 
 _NETLINK_SOCK_DIAG, _DIAG_BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
@@ -130,19 +134,21 @@ _UNIX_SHOW, _UNIX_HEAD = 0x04 | 0x10 | 0x20, 16  # The other end, the queue, the
 _UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY = 2, 4, 5
 _TCP_MEMORY, _TCP_HEAD = 7, 72
 _ANSWER_BYTES = 1 << 18
-# Data counts with the socket that wrote it. If that is closed, the kernel no longer tells how much
-# it is, only that there is some: then it counts as what one socket can have written, or ten.
+# Data counts with the socket that wrote it. If that is closed, the kernel tells only that there is
+# some data, and not how much. It then counts as the most that one socket can write; for datagrams,
+# which may come from several sockets, as that of ten.
 _WRITTEN_BYTES_MAX = 425_984
 _WRITERS_MAX = 10
 
 
 class SocketBuffers:
-    """Asks the kernel how much the sockets of this network namespace hold."""
+    """The connection on which the kernel tells how much the sockets of this namespace hold."""
 
     def __init__(self) -> None:
         self._netlink: socket.socket | None = None
-        # Made once. Room of this size is mapped and unmapped for each use, and for that a process
-        # waits until nobody reads its mappings; the programs of the box go on meanwhile.
+        # Allocated once. A buffer of this size would be mapped and unmapped at each use, and for
+        # that the kernel waits until no process reads our mappings. The programs of the box would
+        # run on meanwhile.
         self._answer = bytearray(_ANSWER_BYTES)
         with contextlib.suppress(OSError):
             kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
@@ -150,19 +156,19 @@ class SocketBuffers:
             self._netlink.settimeout(1.0)
 
     def total(self) -> int:
-        """Return the bytes in all buffers; 0 where the kernel does not tell."""
+        """Return the bytes in all buffers, 0 if the kernel does not tell."""
         every = 0xFFFF_FFFF
         unix = struct.pack("=BBHIIIq", socket.AF_UNIX, 0, 0, every, 0, _UNIX_SHOW, -1)
-        total = sum(_unix_bytes(told) for told in self._ask(unix))
+        total = sum(_unix_bytes(answer) for answer in self._ask(unix))
         for family in (socket.AF_INET, socket.AF_INET6):
             shown = 1 << (_TCP_MEMORY - 1)
             tcp = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, shown, 0, every)
-            for told in self._ask(tcp):
-                total += sum(_memory(_attributes(told, _TCP_HEAD).get(_TCP_MEMORY)))
+            for answer in self._ask(tcp):
+                total += sum(_memory(_attributes(answer, _TCP_HEAD).get(_TCP_MEMORY)))
         return total
 
     def _ask(self, request: bytes) -> Iterator[bytes]:
-        """Give what is told about each socket."""
+        """Yield the kernel's answer for each socket; none if the kernel does not answer."""
         if self._netlink is None:
             return
         head = struct.pack("=IHHII", 16 + len(request), _DIAG_BY_FAMILY, _DUMP, 1, 0)
@@ -180,44 +186,47 @@ class SocketBuffers:
             return
 
 
-def _attributes(told: bytes, at: int) -> dict[int, bytes]:
+def _attributes(answer: bytes, at: int) -> dict[int, bytes]:
     found = {}
-    while at + 4 <= len(told):
-        length, kind = struct.unpack_from("=HH", told, at)
+    while at + 4 <= len(answer):
+        length, kind = struct.unpack_from("=HH", answer, at)
         if length < 4:
             break
-        found[kind & 0x3FFF] = told[at + 4 : at + length]
+        found[kind & 0x3FFF] = answer[at + 4 : at + length]
         at += (length + 3) & ~3
     return found
 
 
-def _memory(told: bytes | None) -> tuple[int, int]:
-    """Return what waits to be read and what was written."""
-    if told is None or len(told) < 24:
+def _memory(answer: bytes | None) -> tuple[int, int]:
+    """Return the bytes that wait to be read, and those that were written."""
+    if answer is None or len(answer) < 24:
         return 0, 0
-    received, _, written, _, _, queued = struct.unpack_from("=6I", told)
+    received, _, written, _, _, queued = struct.unpack_from("=6I", answer)
     return received, max(written, queued)
 
 
-def _unix_bytes(told: bytes) -> int:
-    found = _attributes(told, _UNIX_HEAD)
+def _unix_bytes(answer: bytes) -> int:
+    """Return the bytes in the buffers of a local socket, at least as many as there are."""
+    found = _attributes(answer, _UNIX_HEAD)
     written = _memory(found.get(_UNIX_MEMORY))[1]
     waiting = struct.unpack_from("=I", found.get(_UNIX_QUEUE, bytes(4)))[0]
     if not waiting or found.get(_UNIX_PEER, bytes(4)) != bytes(4):
         return written
-    writers = _WRITERS_MAX if told[1] == socket.SOCK_DGRAM else 1
+    writers = _WRITERS_MAX if answer[1] == socket.SOCK_DGRAM else 1
     return written + max(int(waiting), writers * _WRITTEN_BYTES_MAX)
 
 
-# Buffers of pipes. A user has 64 MiB of them at full size; further pipes get two pages.
+# Buffers of pipes. The kernel gives a user's pipes their full size up to 64 MiB in all; each
+# further pipe gets two pages.
 
 _PIPE_BYTES, _PIPE_LEAST_BYTES, _PIPES_BYTES_MAX = 65_536, 8_192, 64 << 20
 
 
 def pipe_bytes(pids: Collection[int], *, room: int) -> int:
-    """Return what the pipes of processes can hold at most.
+    """Return the most bytes that the pipes of processes can hold.
 
-    Every descriptor is taken for a pipe first; they are told apart if they do not fit in `room`.
+    First each descriptor counts as a pipe, which is quick. Only if that is more than `room`, the
+    pipes are counted.
     """
     count = 0
     for pid in pids:
@@ -242,33 +251,33 @@ def _of_pipes(count: int) -> int:
     return min(count * _PIPE_BYTES, _PIPES_BYTES_MAX + count * _PIPE_LEAST_BYTES)
 
 
-# Shared anonymous memory. A page of it stays when the process that wrote it unmaps it, for as long
-# as any page of the same mapping is mapped anywhere: what processes show is no bound. So the filter
-# has the keeper asked for each mapping, and its full size counts until the mapping is gone.
+# Shared anonymous memory. After a process unmaps a page, the page stays as long as any page of the
+# same mapping is mapped anywhere. So what processes show is no upper bound. Therefore the seccomp
+# filter asks the keeper about each mapping, and its full size counts until the mapping is gone.
 
 
 _RECEIVE, _SEND, _STRUCT_BYTES = 0xC050_2100, 0xC018_2101, 80
 _CONTINUE = 1
-# A process that was told to go on may take a moment until the mapping is there.
+# After a mapping is granted, it takes a moment until the process has it.
 _FRESH_SECONDS = 0.1
 
 
 class Request(NamedTuple):
-    """A process waits to hear whether it may map shared memory."""
+    """The request of a process to map `length` bytes of shared memory. The process waits."""
 
     listener: int
     id: int
     length: int
 
     def answer(self, error: int) -> None:
-        """Let it go on, or have the call fail with this error number."""
-        told = struct.pack("=QqiI", self.id, 0, -error, 0 if error else _CONTINUE)
+        """Let the process map the memory if `error` is 0, or else let its call fail with it."""
+        reply = struct.pack("=QqiI", self.id, 0, -error, 0 if error else _CONTINUE)
         with contextlib.suppress(OSError):  # It may have been ended meanwhile.
-            fcntl.ioctl(self.listener, _SEND, told)
+            fcntl.ioctl(self.listener, _SEND, reply)
 
 
 def receive_request(listener: int) -> Request | None:
-    """Return the next request; None if whoever asked is gone."""
+    """Return the next request, None if the process that made it has ended."""
     buffer = bytearray(_STRUCT_BYTES)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)
@@ -279,7 +288,7 @@ def receive_request(listener: int) -> Request | None:
 
 
 class SharedMappings:
-    """Sizes of the shared mappings that the box may have."""
+    """The sizes of the shared mappings that were granted to the box."""
 
     def __init__(self) -> None:
         self._granted: list[tuple[int, float]] = []
@@ -289,19 +298,23 @@ class SharedMappings:
         return sum(length for length, _ in self._granted)
 
     @property
-    def some_fresh(self) -> bool:
-        """Whether there may be mappings that are gone and cannot be told from those to come."""
+    def any_recent(self) -> bool:
+        """True if a mapping was granted in the last 0.1 s.
+
+        It may be unmapped already, or not be mapped yet; that cannot be known.
+        """
         before = time.monotonic() - _FRESH_SECONDS
         return any(made > before for _, made in self._granted)
 
     def add(self, length: int) -> None:
+        """Add a mapping that is granted now."""
         self._granted.append((length, time.monotonic()))
 
     def forget_unmapped(self, pids: Collection[int]) -> int:
-        """Forget mappings that are gone. Return how much those can hold that are there now.
+        """Remove mappings that are gone. Return the most bytes that the present ones can hold.
 
-        The kernel tells how many there are and not how long each was: the longest are kept. One
-        that was granted just now is kept in any case, since it may be about to be there.
+        The kernel tells how many there are, and not which, so the longest are taken to be present.
+        Those granted in the last 0.1 s stay too, because they may not be mapped yet.
         """
         if not self._granted:
             return 0
@@ -313,6 +326,7 @@ class SharedMappings:
 
 
 def _count_mappings(pids: Collection[int]) -> int:
+    """Return the number of shared anonymous mappings of these processes, each by its inode."""
     found = set()
     for pid in pids:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:

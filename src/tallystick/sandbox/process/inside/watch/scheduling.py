@@ -1,8 +1,8 @@
 """Let the keeper run before everything in its box, so that no number of processes can delay it.
 
-The launcher of a root user allows its keepers the lowest real-time priority. What the keeper starts
-is scheduled as usual again. Other users cannot be given it: their keepers have a share of the
-processor of their own where the kernel divides it by sessions, and otherwise what others have.
+If root runs the launcher, its keepers get the lowest real-time priority. Processes that a keeper
+starts are scheduled as usual. Ordinary users cannot give that priority. Their keepers have a share
+of the processor of their own if the kernel divides it by sessions; otherwise one like any process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _NICENESS = -20
 
 
 def allow_first() -> None:
-    """Allow this process and its children to run first. Does nothing for ordinary users.
+    """Allow this process and its children to run first. For ordinary users, do nothing.
 
-    Either by limits, under which the keeper can change its priority at will, or where a root user
-    may not raise limits, by the priority itself.
+    Raise the limits, so that the keeper can change its priority as it likes. If root may not raise
+    them, set the priority itself.
     """
     for kind, value in (
         (resource.RLIMIT_RTPRIO, _PRIORITY),
@@ -27,13 +27,13 @@ def allow_first() -> None:
     ):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (value, value))
-    if not _can_come_back():
+    if not _can_raise_priority():
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_PRIORITY))
 
 
 def run_first() -> None:
-    """Run before others from now on, as far as it is allowed. Children do not."""
+    """Run this process before others from now on, as far as allowed; but not its children."""
     with contextlib.suppress(OSError):
         parameter = os.sched_param(_PRIORITY)
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, parameter)
@@ -43,19 +43,20 @@ def run_first() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
 
 
-def run_as_others(niceness: int) -> None:
-    """Run as any other process does, until `run_first` is called, if that can be undone."""
-    if _can_come_back():
+def run_normally(niceness: int) -> None:
+    """Run this process like any other until `run_first` is called; nothing if it could not be."""
+    if _can_raise_priority():
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
-def stay_with_others() -> None:
-    """Run as any other process does, for good."""
+def stay_normal() -> None:
+    """Run this process like any other from now on."""
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _can_come_back() -> bool:
+def _can_raise_priority() -> bool:
+    """Return True if the limits allow this process to take the real-time priority again."""
     return resource.getrlimit(resource.RLIMIT_RTPRIO)[0] >= _PRIORITY

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.sandbox.wasm.test_given_data import Given
 from tests.wasm_session import open_session
 
-from tallystick.runtime.context.inputs import given_text, layout_of
-from tallystick.runtime.context.shapes import Shape, described, shape_of
+from tallystick.inputs.layout import layout_of
+from tallystick.inputs.shapes import Shape, described, shape_of
+from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 # Examples that go through the sandbox: fewer, in proportion to what the profile says.
@@ -297,7 +298,7 @@ def test_a_view_of_one_of_several_files_is_told_by_its_key() -> None:
 def test_what_is_told_of_a_text_is_the_same_in_every_process() -> None:
     """A prompt that differs from process to process matches no recording."""
     program = (
-        "from tallystick.runtime.context.shapes import shape_of\n"
+        "from tallystick.inputs.shapes import shape_of\n"
         "words = 'alpha beta gamma delta epsilon zeta eta theta'.split()\n"
         "print(shape_of('\\n'.join(words + [each.title() for each in words])).remarks)"
     )

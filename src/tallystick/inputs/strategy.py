@@ -32,14 +32,16 @@ from tallystick.core.strategy import (
     refusal,
     stay_on_host,
 )
-from tallystick.model.port import Model
+from tallystick.inputs.layout import STR_BYTES_MAX, InputLayout, layout_of
+from tallystick.inputs.shapes import shape_of
+from tallystick.model.port import Model, window_of
 from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.tokens import input_estimate, text_tokens_estimated
 from tallystick.runtime.calls.capability import AskedRun, Capability
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.context.inputs import STR_BYTES_MAX, Input, InputLayout, layout_of, texts_of
-from tallystick.runtime.context.shapes import shape_of
+from tallystick.runtime.context.inputs import Input
+from tallystick.runtime.context.namespace import texts_of
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, ModelDoor, picture_size, prompt_figure
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
@@ -119,12 +121,6 @@ def _taking(
 ) -> RunStarted:
     contexts = layout.asking if strategy == "recursive" and layout.asking else started.contexts
     return msgspec.structs.replace(started, strategy=strategy, strategy_why=why, contexts=contexts)
-
-
-def window_of(model: Model) -> int | None:
-    """How many tokens a model holds, where it says so itself."""
-    found = getattr(model, "window", None)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def facts_of(

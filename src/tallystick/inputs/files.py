@@ -22,13 +22,14 @@ from pathlib import Path
 
 from tallystick.attachments.media import HEAD_BYTES, image_size, sniffed
 from tallystick.core.errors import UsageError
+from tallystick.runtime.context.inputs import PICTURES, UTF_8
 from tallystick.sandbox.text import HostText
 
 # Goes through bytes from their beginning, in pieces; each call begins again.
 Pieces = Callable[[], Iterator[bytes]]
 
-# What needs no decoding. The second has bytes in it that are no UTF-8.
-UTF_8, DAMAGED = "", "utf-8, damaged"
+# What is nearly UTF-8: the bytes that are not are read as U+FFFD.
+DAMAGED = "utf-8, damaged"
 _MARKED = "utf-8-sig"
 PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 8_192
@@ -261,7 +262,6 @@ def _is_turkish(sample: bytes) -> bool:
 # Files that are named for a run, found and opened: as UTF-8 text, or as pictures.
 
 
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _READ_BYTES_MAX = 1024 * 1024
 _PICTURE_BYTES_MAX = 20_000_000
 

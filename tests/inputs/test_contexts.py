@@ -13,9 +13,11 @@ from tests.scripted_run import Played, block, play
 from tallystick.core.errors import UsageError
 from tallystick.core.machine import prompt
 from tallystick.core.records import ProgramFinished, RunStarted
+from tallystick.inputs import layout as layout_module
+from tallystick.inputs.layout import layout_of
+from tallystick.inputs.reading import read_inputs
 from tallystick.runtime.calls.functions import host_function
-from tallystick.runtime.context import inputs as inputs_module
-from tallystick.runtime.context.inputs import Input, given_text, layout_of, read_inputs
+from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.context.namespace import VARIABLES_MAX
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -30,7 +32,7 @@ REQUEST_BYTES_MAX = 4_096
 
 @pytest.fixture
 def small_guest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs_module, "STR_BYTES_MAX", 20_000)
+    monkeypatch.setattr(layout_module, "STR_BYTES_MAX", 20_000)
 
 
 def named(**texts: str) -> list[Input]:
@@ -233,7 +235,7 @@ def test_no_more_goes_into_the_guest_than_fits_and_no_less_than_must(sizes: list
     texts = {f"n{place}": HostText(b"x" * size) for place, size in enumerate(sizes)}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inputs_module, "STR_BYTES_MAX", 80)
+        patch.setattr(layout_module, "STR_BYTES_MAX", 80)
         layout = layout_of(
             [Input(name=name, variable=name, text=text) for name, text in texts.items()]
         )

@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
-from tallystick.runtime.context import files
-from tallystick.runtime.context.files import DAMAGED, UTF_8, Pieces, encoding_of, recoded
+from tallystick.inputs import files
+from tallystick.inputs.files import DAMAGED, Pieces, encoding_of, recoded
+from tallystick.runtime.context.inputs import UTF_8
 
 # No NUL: text with one is no text. No mark: at the beginning it would be one.
 texts = st.text(st.characters(exclude_characters="\0\ufeff", exclude_categories=["Cs"]), min_size=1)
@@ -187,7 +188,7 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
 def test_a_file_in_utf_8_needs_no_detector() -> None:
     program = (
         "import sys\n"
-        "from tallystick.runtime.context.inputs import read_inputs\n"
+        "from tallystick.inputs.reading import read_inputs\n"
         "read_inputs(['-'], stdin='größer'.encode())\n"
         "read_inputs(['-'], stdin='größer'.encode('utf-16'))\n"
         "print('charset_normalizer' in sys.modules)\n"

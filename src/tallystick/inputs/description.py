@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tallystick.inputs.shapes import Shape, described
 from tallystick.runtime.context.namespace import called, view_name
-from tallystick.runtime.context.shapes import Shape, described
 from tallystick.sandbox.text import HostText
 
 _ITEMS = {"table": "row", "json_lines": "record"}

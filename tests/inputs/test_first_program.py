@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tests.sandbox.wasm.test_given_data import Given
 from tests.wasm_session import open_session
 
-from tallystick.runtime.context.description import program_over
-from tallystick.runtime.context.inputs import InputLayout, given_text, layout_of
+from tallystick.inputs.description import program_over
+from tallystick.inputs.layout import InputLayout, layout_of
+from tallystick.inputs.shapes import shape_of
+from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.context.namespace import CONTEXT
-from tallystick.runtime.context.shapes import shape_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 # Every example runs in the sandbox: fewer of them, in proportion to what the profile says.

@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 
 from tallystick.core.errors import UsageError
-from tallystick.runtime.context.inputs import (
-    STR_BYTES_MAX,
-    encodings_told,
-    layout_of,
-    read_inputs,
-    wants_stdin,
-)
+from tallystick.inputs.layout import STR_BYTES_MAX, layout_of
+from tallystick.inputs.reading import encodings_told, read_inputs, wants_stdin
 
 
 @pytest.fixture

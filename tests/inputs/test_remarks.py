@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.runtime.context.shapes import (
+from tallystick.inputs.shapes import (
     about_time,
     dates_in_column,
     dates_in_lines,

@@ -41,14 +41,15 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.core.strategy import AskedStrategy
+from tallystick.inputs.reading import read_inputs
+from tallystick.inputs.strategy import Estimate, estimated
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
 from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.model.scripted import ScriptedReply
-from tallystick.runtime.context.inputs import Input, given_text, read_inputs
-from tallystick.runtime.run.strategy import Estimate, estimated
+from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 

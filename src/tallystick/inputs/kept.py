@@ -1,0 +1,195 @@
+"""Keep the inputs of a run as attachments, read them back, and check an answer against them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.attachments.port import AttachmentError
+from tallystick.attachments.session import Batch
+from tallystick.core.citation.cited import Cited, cited_in
+from tallystick.core.citation.claims import Documents
+from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.records import AttachmentRef, InputRef, RunEnded, RunStarted, TextRef
+from tallystick.inputs.layout import InputLayout
+from tallystick.runtime.calls.capability import RunData
+from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.runtime.context.inputs import Input
+from tallystick.sandbox.text import HostText
+
+_LABEL_CHARS_MAX = 1_000
+_PIECE_BYTES = 1 << 20
+_Texts = dict[str, HostText | dict[str, HostText]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredInputs:
+    """Inputs that are kept. Their texts are of the copies: nobody else changes those."""
+
+    inputs: tuple[Input, ...]
+    # By variable and name: a file can be in several.
+    refs: Mapping[tuple[str, str], AttachmentRef]
+
+    @property
+    def encodings(self) -> tuple[tuple[str, str], ...]:
+        """The files that were decoded, each with what it was in."""
+        found = {each.name: each.encoding for each in self.inputs if each.encoding}
+        return tuple(found.items())
+
+
+def stored(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
+    """Keep the inputs of a new run. They are committed with its first records."""
+    batch = run_attachments.batch()
+    refs: dict[tuple[str, str], AttachmentRef] = {}
+    held: list[Input] = []
+    for each in inputs:
+        refs[each.variable, each.name], text = _kept(each, batch, run_attachments)
+        held.append(dataclasses.replace(each, text=text, path=None))
+    return StoredInputs(inputs=tuple(held), refs=refs)
+
+
+def fields_of(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
+    """Return what the start of a new run records of its inputs."""
+    refs = store.refs
+    only = {each.variable: each.name for each in store.inputs if not each.is_picture}
+    numbered: list[TextRef] = []
+    for variable, held in layout.texts.items():
+        names = [None] if isinstance(held, HostText) else list(held)
+        for key in names:
+            ref = refs[variable, only[variable] if key is None else key]
+            numbered.append(
+                TextRef(
+                    name=variable, key=key, id=len(numbered), bytes=ref.byte_len, attachment=ref
+                )
+            )
+    return {
+        "contexts": layout.contexts,
+        "texts": tuple(numbered),
+        "views": layout.views,
+        "files": layout.files,
+        "inputs": tuple(
+            InputRef(name=variable, key=key, attachment=refs[variable, name])
+            for name, variable, key in layout.files
+        ),
+        "images": tuple(refs[each.variable, each.name] for each in store.inputs if each.is_picture),
+        "encodings": store.encodings,
+    }
+
+
+def recorded_data(started: RunStarted, run_attachments: RunAttachments) -> RunData:
+    """Read the data of a recorded run, and check each text against its digest."""
+    values: dict[str, object] = dict(started.values)
+    for each in started.inputs:
+        text = HostText(run_attachments.read(each.attachment))
+        _place(values, each.name, each.key, text.slice(0, text.length()))
+    texts: _Texts = {}
+    for ref in started.texts:
+        if ref.attachment is not None:
+            _place(texts, ref.name, ref.key, run_attachments.text(ref.attachment.id))
+    return RunData(values=values, texts=texts)
+
+
+def named_texts(started: RunStarted, values: Mapping[str, object]) -> dict[str, str]:
+    """The texts that a run was given whole, by the names of their files."""
+    held: dict[str, str] = {}
+    for name, variable, key in started.files:
+        value = values.get(variable)
+        text = value.get(key) if isinstance(value, Mapping) else value
+        if isinstance(text, str):
+            held.setdefault(name, text)
+    # Older runs do not say which files there were.
+    older = values.get("context") if not started.files else None
+    if isinstance(older, Mapping):
+        held |= {name: text for name, text in older.items() if isinstance(text, str)}
+    return held
+
+
+def _kept(
+    given: Input, batch: Batch, run_attachments: RunAttachments
+) -> tuple[AttachmentRef, HostText]:
+    # A name from a directory may hold bytes that are no text.
+    label = given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
+    declared = None if given.media_type is not None else "text/plain"
+    if given.path is None:
+        size = len(given.text)
+        starts = range(0, size, _PIECE_BYTES)
+        pieces = (given.text.read_raw(start, start + _PIECE_BYTES) for start in starts)
+        return batch.add(pieces, media_type=declared, label=label), given.text
+    # Read as a file: a mapped one that is cut short by somebody would end the process.
+    try:
+        file = given.path.open("rb")
+    except OSError as error:
+        raise UsageError(f"{given.path}: {error.strerror or error}") from error
+    with file:
+        if os.fstat(file.fileno()).st_size > _PIECE_BYTES and run_attachments.durable:
+            ref = batch.add(file, media_type=declared, label=label)
+            text = run_attachments.own_text(ref)
+            if text is not None:
+                return ref, text
+            file.seek(0)
+        data = file.read()
+    return batch.add(data, media_type=declared, label=label), HostText(data)
+
+
+def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: object) -> None:
+    """Put a text under its variable, or under its key in the dictionary of that name."""
+    into: dict[str, object] = held  # type: ignore[assignment]
+    if key is None:
+        into[name] = value
+    else:
+        under = into.setdefault(name, {})
+        assert isinstance(under, dict)
+        under[key] = value
+
+
+# The documents of a run, as they are stored, and its answer checked against them.
+
+
+def cited(
+    ended: RunEnded | None, started: RunStarted, data: RunData, run_attachments: RunAttachments
+) -> Cited:
+    """Where the answer stands in what the run was given, and what it claims in vain.
+
+    Follows from the record and the stored bytes: the same for a run that is looked at again.
+    """
+    if ended is None or ended.answer is None:
+        return Cited()
+    answered = ended.stop == "answered"
+    try:
+        return cited_in(
+            ended.answer,
+            question=started.goal,
+            documents=Documents(_documents(started, data, run_attachments)),
+            claimed=answered,
+            typed=answered and started.schema is not None,
+        )
+    except (AttachmentError, LedgerError):
+        return Cited()  # The copies are gone: nothing can be checked. The answer is the answer.
+
+
+def _documents(
+    started: RunStarted, data: RunData, run_attachments: RunAttachments
+) -> dict[str, HostText]:
+    """By name. What programs had whole is read from its copy, what stays on the host in place."""
+    # Runs from before there were attachments have their texts in their first record.
+    older = named_texts(started, started.values)
+    found = {name: HostText(text.encode("utf-8", "surrogatepass")) for name, text in older.items()}
+    names = {(variable, key): name for name, variable, key in started.files}
+
+    def hold(ref: InputRef | TextRef, text: HostText) -> None:
+        label = None if ref.attachment is None else ref.attachment.label
+        name = names.get((ref.name, ref.key)) or ref.key or label or ref.name
+        # The same file may be in two variables.
+        found[name if name not in found else f"{ref.name}={name}"] = text
+
+    for each in started.inputs:
+        hold(each, HostText(run_attachments.read(each.attachment)))
+    for ref in started.texts:
+        held = data.texts.get(ref.name)
+        text = held if isinstance(held, HostText) or held is None else held.get(ref.key or "")
+        if text is not None:
+            hold(ref, text)
+    return found

@@ -1,0 +1,207 @@
+"""Lay out the inputs of a run for its programs, and describe them to the model.
+
+One text is its variable itself; several are a dictionary of texts under their file names. Variables
+of up to 4 MB in all are real `str` in the guest; beyond that the largest stay on the host. Pictures
+are not for programs: the model sees them beside the task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tallystick.core.errors import UsageError
+from tallystick.core.records import ContextRef, ViewRef
+from tallystick.inputs.description import (
+    FILES_SHOWN,
+    Placed,
+    asking_over,
+    files_shown,
+    program_over,
+    told_in_short,
+    told_of,
+    told_of_corpus,
+    told_of_long,
+    told_of_names,
+)
+from tallystick.inputs.shapes import shape_of
+from tallystick.runtime.context.inputs import Input
+from tallystick.sandbox.text import HostText
+
+STR_BYTES_MAX = 4_000_000
+_HASH_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputLayout:
+    """How the inputs of a run lie in its programs' namespace, and what the model is told of them.
+
+    Variables of up to 4 MB in all are `values`, with views of what they are made of; others are
+    `texts`.
+    """
+
+    contexts: tuple[ContextRef, ...] = ()
+    # The same for a run whose programs are to ask models, where that makes a difference.
+    asking: tuple[ContextRef, ...] = ()
+    values: dict[str, object] = field(default_factory=dict)
+    texts: dict[str, HostText | dict[str, HostText]] = field(default_factory=dict)
+    views: tuple[ViewRef, ...] = ()
+    files: tuple[tuple[str, str, str | None], ...] = ()
+
+
+def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
+    """Lay out the inputs: one in a variable is that itself, several are a dictionary by name.
+
+    What the model is told of them depends a little on the question.
+    """
+    variables = _by_variable(inputs)
+    if not variables:
+        return InputLayout()
+    on_host = _on_host(variables)
+    laid = _Laying(alone=len(variables) == 1, question=question)
+    for place, (variable, held) in enumerate(variables.items()):
+        # Each variable has its share of what is told, as far as that goes.
+        shown = max(1, FILES_SHOWN // len(variables)) if place < FILES_SHOWN else 0
+        if variable in on_host:
+            laid.on_host(variable, held, shown=shown)
+        else:
+            laid.in_guest(variable, held, shown=shown)
+    return laid.layout()
+
+
+def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
+    found: dict[str, list[Input]] = {}
+    for each in inputs:
+        if not each.is_picture:
+            found.setdefault(each.variable, []).append(each)
+    for variable, held in found.items():
+        name, count = Counter(each.name for each in held).most_common(1)[0]
+        if count > 1:
+            raise UsageError(f"{count} texts in `{variable}` are called {name!r}; name each")
+    return found
+
+
+def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
+    """The variables that stay on the host: the largest, until the others fit into the guest."""
+    sizes = {name: sum(len(each.text) for each in held) for name, held in variables.items()}
+    left = sum(sizes.values())
+    found: set[str] = set()
+    for name in sorted(sizes, key=lambda name: sizes[name], reverse=True):
+        if left <= STR_BYTES_MAX:
+            break
+        found.add(name)
+        left -= sizes[name]
+    return frozenset(found)
+
+
+class _Laying:
+    """A layout in the making, one variable after the other."""
+
+    def __init__(self, *, alone: bool, question: str) -> None:
+        self._alone = alone
+        self._question = question
+        self._contexts: list[ContextRef] = []
+        self._values: dict[str, object] = {}
+        self._texts: dict[str, HostText | dict[str, HostText]] = {}
+        self._views: list[ViewRef] = []
+        self._files: list[tuple[str, str, str | None]] = []
+        self._placed: list[Placed] = []
+
+    def in_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        single, count = len(held) == 1, len(held)
+        told = _headed(variable, held)
+        shown = files_shown(count, at_most=shown)
+        whole = {each.name: each.text.slice(0, each.text.length()) for each in held}
+        all_shown = single
+        for place, (name, text) in enumerate(whole.items()):
+            key = None if single else name
+            shape = shape_of(text)
+            self._views.extend(shape.views(of=variable, key=key))
+            self._files.append((name, variable, key))
+            self._placed.append((variable, key, shape))
+            if place < shown:
+                said, in_full = told_of(
+                    text,
+                    shape,
+                    of=variable,
+                    key=key,
+                    alone=self._alone and single,
+                    count=count,
+                    question=self._question,
+                )
+                told.append(said)
+                all_shown = all_shown and in_full
+            elif single:
+                told.append(told_in_short(shape, of=variable, key=key))
+                all_shown = False
+        self._values[variable] = whole[held[0].name] if single else whole
+        self._contexts.append(_ref(variable, held, told, whole=all_shown))
+
+    def on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        single, count = len(held) == 1, len(held)
+        told = _headed(variable, held)
+        if not single:
+            told[0] = f"{told[0]} {told_of_corpus(variable)}"
+        for each in held[: files_shown(count, at_most=shown)]:
+            key = None if single else each.name
+            told.append(told_of_long(each.text, of=variable, key=key, count=count))
+        if single and not shown:
+            told.append(told_in_short(None, of=variable, key=None))
+        texts = {each.name: each.text for each in held}
+        self._texts[variable] = held[0].text if single else texts
+        self._contexts.append(_ref(variable, held, told))
+
+    def layout(self) -> InputLayout:
+        program = program_over(self._placed) if self._placed else None
+        asking = asking_over(self._placed, question=self._question)
+        return InputLayout(
+            contexts=self._shown(program),
+            asking=() if asking is None else self._shown(asking),
+            values=self._values,
+            texts=self._texts,
+            views=tuple(self._views),
+            files=tuple(self._files),
+        )
+
+    def _shown(self, program: str | None) -> tuple[ContextRef, ...]:
+        """What is told of the variables, with a program at the end."""
+        if program is None:
+            return tuple(self._contexts)
+        *others, last = self._contexts
+        said = f"A block can begin like this:\n```python\n{program}\n```"
+        return (*others, msgspec.structs.replace(last, sample=f"{last.sample}\n\n{said}"))
+
+
+def _headed(variable: str, held: Sequence[Input]) -> list[str]:
+    return [] if len(held) == 1 else [told_of_names(variable, [each.name for each in held])]
+
+
+def _ref(
+    variable: str, held: Sequence[Input], told: Sequence[str], *, whole: bool = False
+) -> ContextRef:
+    if len(held) == 1:
+        sha256, chars = _sha256(held[0].text), held[0].text.length()
+    else:
+        digest = hashlib.sha256()
+        for each in held:
+            digest.update(_sha256(each.text).encode() + each.name.encode("utf-8", "replace"))
+        sha256, chars = digest.hexdigest(), -1
+    return ContextRef(
+        name=variable,
+        sha256=sha256,
+        bytes=sum(len(each.text) for each in held),
+        chars=chars,
+        sample="\n\n".join(told),
+        whole=whole,
+    )
+
+
+def _sha256(text: HostText) -> str:
+    digest = hashlib.sha256()
+    for start in range(0, len(text), _HASH_BYTES):
+        digest.update(text.read_raw(start, start + _HASH_BYTES))
+    return digest.hexdigest()
