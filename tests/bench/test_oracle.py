@@ -342,26 +342,6 @@ def test_the_table_has_a_line_for_each_row_and_each_check() -> None:
     assert stored(none)["refused"] == "no; not"
 
 
-def test_the_figures_in_the_docs_are_those_of_the_result_file() -> None:
-    rows = {
-        (row["task"], row["tokens"], row["strategy"]): row
-        for row in json.loads((ROOT / "bench" / "results" / "oracle.json").read_text())["rows"]
-        if row["setting"] == "fading"
-    }
-    docs = (ROOT / "docs" / "recursion.md").read_text(encoding="utf-8")
-    cited = re.findall(
-        r"^\| `(\w+)` \| 2\^(\d+) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", docs, re.M
-    )
-
-    assert len(cited) > 4
-    for task, power, *cells, took in cited:
-        for strategy, cell in zip(("direct", "code", "recursive"), cells, strict=True):
-            row = rows[task, 2 ** int(power), strategy]
-            usd = row.get("usd_nano_p50", 0) / 10**9
-            assert cell == (f"{row['accuracy']:.2f}, ${usd:.4f}" if "runs" in row else "-")
-        assert rows[task, 2 ** int(power), "auto"]["took"] == [took]
-
-
 @pytest.mark.slow
 def test_the_quick_bench_shows_what_it_has_to(sandbox: WasmSandbox) -> None:
     rows = rows_of(measured(list(cases_of({2**13: 2, 2**14: 2})), sandbox))
