@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import random
 import re
 
@@ -19,7 +18,7 @@ from bench.oracle.oracle import (
     tokens_of,
 )
 from bench.oracle.root import Habits, written
-from bench.oracle.run import ROOT, cases_of, measured, rows_of
+from bench.oracle.run import cases_of, measured, rows_of
 from bench.oracle.runs import Case, Outcome, cap_of, ran
 from bench.oracle.table import Check, Row, checks_of, row_of, shown, stored
 from bench.oracle.tasks import KINDS, LABELS, Task, task_of
