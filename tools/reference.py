@@ -12,6 +12,7 @@ Only what stands in a region is replaced, and the first use of each term is link
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -31,8 +32,11 @@ from tallystick.cli.errors import exit_code_of
 from tallystick.core.errors import Cancelled, ReplayStopped, TallystickError
 from tallystick.core.records import Record, StopReason
 from tallystick.interop import trajectory_events
+from tallystick.ledger.port import Ledger, TransferLedger
 from tallystick.memory.receipts import receipt
 from tallystick.model import scripted
+from tallystick.model.port import Model
+from tallystick.sandbox.port import Sandbox
 from tallystick.sessions.values import ExportedValues
 from tallystick.settings.schema import PROVIDER_KEYS, SETTINGS, ProviderValues, Value
 from tools.check_docs import DOCS, link_terms
@@ -470,13 +474,24 @@ def python() -> str:
         elif callable(found):
             parts += [fenced(_signature(name, found)), described(found.__doc__)]
         else:
-            parts.append(described(_documented(found)))
+            parts.append(f"{CONSTANTS[name]}\n")
     return "\n".join(parts)
 
 
-def _documented(value: object) -> str:
-    text = type(value).__doc__ or ""
-    return f"A constant of type `{type(value).__name__}`. {summary(text)}"
+CONSTANTS = {
+    "NOT_RECEIVED": "The answer of a lookup: the call never arrived, so it is safe to repeat it.",
+    "UNKNOWN": "The answer of a lookup: nothing is known about the call, so it stays in doubt.",
+}
+# The interfaces that describe methods once for all classes that have them.
+_PORTS = (Ledger, TransferLedger, Model, Sandbox)
+
+
+def _documentation(name: str, method: Callable[..., object]) -> str:
+    """Return the docstring of a method, or that of the interface which it belongs to."""
+    if method.__doc__:
+        return method.__doc__
+    found = (getattr(port, name, None) for port in _PORTS)
+    return next((each.__doc__ for each in found if each is not None and each.__doc__), "")
 
 
 def _class(name: str, found: type) -> Iterator[str]:
@@ -488,12 +503,12 @@ def _class(name: str, found: type) -> Iterator[str]:
     rows = []
     for attribute, value in _members(found):
         raw = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        if isinstance(value, property):
+        if isinstance(value, property | functools.cached_property):
             rows.append((f"`{attribute}`", summary(value.__doc__)))
-        elif inspect.isfunction(raw) and raw.__doc__:
+        elif inspect.isfunction(raw):
             yield f"### {name}.{attribute}\n"
             yield fenced(_signature(attribute, raw))
-            yield described(raw.__doc__)
+            yield described(_documentation(attribute, raw))
     if rows:
         yield table(("property", "meaning"), rows)
 
