@@ -7,12 +7,17 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# The slow steps of the set-up are silent: a line every few seconds says that they are not stuck.
+PATIENT := tools/with_progress.py
 PYTEST := $(BIN)/python -m pytest
+RESOLVE = $(VENV)/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+    --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
 PRELUDE := src/tallystick/guest/prelude
 
 # Candidates are run, not looked up: a version manager's shim can stand in PATH and still refuse.
-PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
-    if $$python -c "$(FIT)" >/dev/null 2>&1; then echo $$python; break; fi; done)
+# The first use keeps what was found, since each search takes about half a second.
+PYTHON ?= $(eval PYTHON := $(shell for python in python3.14 python3.13 python3.12 python3.11 python3; do \
+    if $$python -c "$(FIT)" >/dev/null 2>&1; then echo $$python; break; fi; done))$(PYTHON)
 FIT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 
 # What the build hook reads. The image it writes is left out, or it would make itself stale.
@@ -20,12 +25,13 @@ BUILD_INPUTS := pyproject.toml hatch_build.py $(shell find src/tallystick/guest 
     ! -path '*/_image/*' ! -path '*/__pycache__/*' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak bench lock setup clean
+.PHONY: help run test check docs reference soak bench lock setup clean
 
 help: ## Show this list.
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-14s%s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s%s\n", $$1, $$2}'
 
 run: setup ## Answer a question over sample data, replay it and verify it.
+	@echo "starting the demo"
 	@$(BIN)/tally demo
 
 test: setup ## Run the default test suite, on every core.
@@ -39,6 +45,12 @@ check: setup ## Check format, lint, types and import contracts.
 	    --python-version 3.14 --cache-dir .mypy_cache/guest -p tallystick_guest -m entry
 	@echo "imports" && $(BIN)/lint-imports --no-logo >$(VENV)/imports.log 2>&1 \
 	    || { cat $(VENV)/imports.log; exit 1; }
+
+docs: $(VENV)/site ## Build the site of the docs, strictly, into build/site.
+	@NO_COLOR=1 $(BIN)/zensical build --clean --strict
+
+reference: setup ## Write the pages of docs/reference from the code.
+	@$(BIN)/python -m tools.reference
 
 # The header and the durations make the result a record: which commit, where, how long each took.
 soak: setup ## Run the full-size sweeps; the result goes to bench/results/soak.txt.
@@ -60,14 +72,14 @@ bench: setup ## Measure, and compare with what else is installed.
 	@$(BIN)/python -m bench.process.memory_limit
 	@$(BIN)/python -m bench.shape
 
-lock: $(VENV)/created ## Resolve the dependencies again and rewrite requirements/dev.txt.
-	@echo "resolving into requirements/dev.txt"
+# The tools of the site are resolved under the versions of all others: both go into one virtualenv.
+lock: $(VENV)/created ## Resolve the dependencies again and rewrite requirements/dev.txt and docs.txt.
+	@echo "resolving into requirements/dev.txt and requirements/docs.txt"
 	@test -x $(VENV)/lock/bin/uv || { $(BIN)/python -m venv $(VENV)/lock && \
 	    $(VENV)/lock/bin/python -m pip -qq --disable-pip-version-check install uv; }
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['build-system']['requires'], sep='\n')" \
-	    | $(VENV)/lock/bin/uv pip compile - pyproject.toml requirements/dev.in --quiet --upgrade \
-	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	    --custom-compile-command "make lock" --output-file requirements/dev.txt
+	    | $(RESOLVE) - pyproject.toml requirements/dev.in --output-file requirements/dev.txt
+	@$(RESOLVE) requirements/docs.in --constraint requirements/dev.txt --output-file requirements/docs.txt
 
 clean: ## Remove the virtualenv, the guest image and every cache in this directory.
 	@rm -rf $(VENV) .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache \
@@ -81,16 +93,21 @@ $(VENV)/created:
 	    "name one: make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c "$(FIT)" 2>/dev/null || { echo "$(PYTHON) is not Python 3.11 or newer with venv and pip" >&2; exit 1; }
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) $(PATIENT) $(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/locked: $(VENV)/created requirements/dev.txt
-	@echo "installing the locked dependencies"
-	@$(PIP) install --require-hashes --requirement requirements/dev.txt
+	@echo "installing the locked dependencies (10 to 60 s)"
+	@$(BIN)/python $(PATIENT) $(PIP) install --require-hashes --requirement requirements/dev.txt
+	@touch $@
+
+$(VENV)/site: $(VENV)/created requirements/docs.txt
+	@echo "installing what builds the site"
+	@$(BIN)/python $(PATIENT) $(PIP) install --require-hashes --requirement requirements/docs.txt
 	@touch $@
 
 # Without isolation the hook runs on the locked versions, and nothing is downloaded twice.
 $(VENV)/installed: $(VENV)/locked $(BUILD_INPUTS)
 	@echo "installing tallystick and building its guest (about a minute when its sources changed)"
-	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@$(BIN)/python $(PATIENT) $(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@

@@ -6,6 +6,7 @@ there are none.
 """
 
 import asyncio
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,6 +69,8 @@ def sessions_closed(descriptors_closed: None) -> Iterator[None]:
     made: list[Session] = []
     original = Session.__init__
 
+    # Wrapped, so that the signature is still that of the class.
+    @functools.wraps(original)
     def init(self: Session, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)

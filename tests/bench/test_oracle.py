@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import random
 import re
 
@@ -19,7 +18,7 @@ from bench.oracle.oracle import (
     tokens_of,
 )
 from bench.oracle.root import Habits, written
-from bench.oracle.run import ROOT, cases_of, measured, rows_of
+from bench.oracle.run import cases_of, measured, rows_of
 from bench.oracle.runs import Case, Outcome, cap_of, ran
 from bench.oracle.table import Check, Row, checks_of, row_of, shown, stored
 from bench.oracle.tasks import KINDS, LABELS, Task, task_of
@@ -340,26 +339,6 @@ def test_the_table_has_a_line_for_each_row_and_each_check() -> None:
     assert lines[-1] == "MISSED  it holds: it does not"
     assert stored(row)["usd_nano_p50"] == 2_050_000
     assert stored(none)["refused"] == "no; not"
-
-
-def test_the_figures_in_the_docs_are_those_of_the_result_file() -> None:
-    rows = {
-        (row["task"], row["tokens"], row["strategy"]): row
-        for row in json.loads((ROOT / "bench" / "results" / "oracle.json").read_text())["rows"]
-        if row["setting"] == "fading"
-    }
-    docs = (ROOT / "docs" / "recursion.md").read_text(encoding="utf-8")
-    cited = re.findall(
-        r"^\| `(\w+)` \| 2\^(\d+) \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", docs, re.M
-    )
-
-    assert len(cited) > 4
-    for task, power, *cells, took in cited:
-        for strategy, cell in zip(("direct", "code", "recursive"), cells, strict=True):
-            row = rows[task, 2 ** int(power), strategy]
-            usd = row.get("usd_nano_p50", 0) / 10**9
-            assert cell == (f"{row['accuracy']:.2f}, ${usd:.4f}" if "runs" in row else "-")
-        assert rows[task, 2 ** int(power), "auto"]["took"] == [took]
 
 
 @pytest.mark.slow

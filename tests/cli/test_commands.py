@@ -31,12 +31,14 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_in_the_docs(name: str) -> None:
-    assert f"tally {name}" in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert f"tally {name}" in (ROOT / "docs" / "reference" / "commands.md").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_in_the_docs(name: str) -> None:
-    documented = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    documented = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
 

@@ -99,8 +99,8 @@ def test_every_command_has_help_with_an_example_and_prints_json(name: str) -> No
 
 
 def test_every_command_and_option_is_in_the_docs() -> None:
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    part = page.partition("\n## tally memory\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text(encoding="utf-8")
+    part = page.partition("\n### tally memory\n")[2].partition("\n### ")[0]
     context = click.Context(command)
 
     for name in COMMANDS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,22 @@ def test_lines_of_the_sandbox_have_no_bar_where_there_is_no_terminal() -> None:
     say(f"{COMPILED} 9.1 s")
 
     assert stream.getvalue() == f"{COMPILING} once\n{COMPILED} 9.1 s\n"
+
+
+def test_without_a_terminal_a_line_says_now_and_then_that_a_compilation_goes_on() -> None:
+    stream = io.StringIO()
+    say = Sayer(stream, every=0.01)
+
+    say(f"{COMPILING} once")
+    while stream.getvalue().count("on most machines") < 2:
+        time.sleep(0.01)
+    say(f"{COMPILED} 9.1 s")
+    shown = stream.getvalue()
+    time.sleep(0.05)
+
+    assert shown.startswith(f"{COMPILING} once\n  0 s (5 to 20 s on most machines)\n")
+    assert stream.getvalue() == shown
+    assert shown.endswith(f"{COMPILED} 9.1 s\n")
 
 
 class Terminal(io.StringIO):

@@ -5,19 +5,24 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tallystick.settings.paths import cache_directory
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(console|python)\n(.*?)^```(?:\n+```text\n(.*?)^```)?", re.S | re.M)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def blocks(kind: str) -> list[tuple[str, str, str]]:
     return [
-        (f"{page.name}:{number}", match[2], match[3] or "")
+        (f"{name_of(page)}:{number}", match[2], match[3] or "")
         for page in PAGES
         for number, match in enumerate(_BLOCK.finditer(page.read_text(encoding="utf-8")))
         if match[1] == kind
@@ -34,10 +39,21 @@ def environment(directory: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One home for all examples: a later one may look at what an earlier one left."""
-    return tmp_path_factory.mktemp("home")
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One home for each page: a later example may look at what an earlier one left."""
+    return {name_of(page): tmp_path_factory.mktemp("home") for page in PAGES}
+
+
+@pytest.fixture
+def home(where: str, homes: dict[str, Path]) -> Path:
+    return homes[where.partition(":")[0]]
+
+
+def of_its_page(where: str, *rest: str) -> Any:
+    """Name the example, and have all of its page run in one process (`--dist loadgroup`)."""
+    group = pytest.mark.xdist_group(where.partition(":")[0])
+    return pytest.param(where, *rest, id=where, marks=group)
 
 
 def matches(shown: str, printed: str) -> bool:
@@ -47,14 +63,14 @@ def matches(shown: str, printed: str) -> bool:
 
 
 CONSOLE = [
-    (f"{where} {command}", command, output)
+    of_its_page(f"{where} {command}", command, output)
     for where, text, _ in blocks("console")
     for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n?)*)", text, re.M)
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "command", "output"), CONSOLE, ids=[each[0] for each in CONSOLE])
+@pytest.mark.parametrize(("where", "command", "output"), CONSOLE)
 def test_a_command_prints_what_the_page_says(
     where: str, command: str, output: str, home: Path
 ) -> None:
@@ -66,11 +82,11 @@ def test_a_command_prints_what_the_page_says(
     assert matches(output, done.stdout), f"printed:\n{done.stdout}\n{done.stderr}"
 
 
-PYTHON = blocks("python")
+PYTHON = [of_its_page(*each) for each in blocks("python")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "code", "output"), PYTHON, ids=[each[0] for each in PYTHON])
+@pytest.mark.parametrize(("where", "code", "output"), PYTHON)
 def test_a_python_example_prints_what_the_page_says(
     where: str, code: str, output: str, home: Path
 ) -> None:
@@ -87,7 +103,7 @@ def test_the_pages_have_examples() -> None:
     assert PYTHON
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8"))
 

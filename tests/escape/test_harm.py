@@ -357,7 +357,7 @@ def test_a_program_cancelled_twice_is_not_freed_while_it_runs() -> None:
 
 @pytest.mark.slow
 def test_a_trap_does_not_end_a_host_that_has_its_fault_handler_on() -> None:
-    """Enabled before the sandbox was loaded; docs/limits.md says why the order matters."""
+    """Enabled before the sandbox was loaded: docs/reference/limits.md says why."""
     ended = in_a_process(
         """
         session.run("kept = 41")

@@ -1,6 +1,6 @@
 """What programs written for the rlms package find here too: names, answers, calls and blocks.
 
-`docs/compat.md` has the whole table, with what differs. These are the rows that are shared.
+`docs/compare.md` has the whole table, with what differs. These are the rows that are shared.
 """
 
 from __future__ import annotations

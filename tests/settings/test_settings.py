@@ -233,7 +233,9 @@ def test_an_empty_variable_is_one_that_is_not_set(world: World) -> None:
 
 # -- the page ------------------------------------------------------------------------------------
 
-PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(
+    encoding="utf-8"
+)
 
 
 def test_the_example_on_the_page_is_a_file_that_is_read(world: World) -> None:

@@ -22,12 +22,16 @@ def name_of(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0].lower()
 
 
+LOCKS = ("requirements/dev.txt", "requirements/docs.txt")
+
+
 def locked() -> dict[str, str]:
-    return dict(re.findall(r"^([\w.-]+)==(\S+)", text_of("requirements/dev.txt"), re.MULTILINE))
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", "\n".join(map(text_of, LOCKS)), re.MULTILINE))
 
 
 def development() -> list[str]:
-    lines = text_of("requirements/dev.in").splitlines()
+    lines = [*text_of("requirements/dev.in").splitlines()]
+    lines += text_of("requirements/docs.in").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
@@ -63,8 +67,19 @@ def test_every_dependency_is_locked_at_a_version_it_allows(requirement: str) -> 
     assert "==" not in requirement or requirement.endswith(f"=={version}")
 
 
-def test_the_lock_names_no_place_to_download_from() -> None:
-    assert "://" not in text_of("requirements/dev.txt")
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_no_place_to_download_from(lock: str) -> None:
+    assert "://" not in text_of(lock)
+
+
+def test_the_locks_agree_so_that_both_fit_into_one_virtualenv() -> None:
+    tools, site = (
+        dict(re.findall(r"^([\w.-]+)==(\S+)", text_of(lock), re.MULTILINE)) for lock in LOCKS
+    )
+
+    assert {name: site[name] for name in site if name in tools} == {
+        name: tools[name] for name in tools if name in site
+    }
 
 
 def test_every_decision_record_is_in_the_index() -> None:

@@ -246,6 +246,9 @@ _OUTPUT_LINES_MAX = 40
 # A bar of a compilation is full after so long, on a slow machine.
 _BAR_CELLS = 24
 _COMPILE_SECONDS = 20.0
+# How often a line is printed where there is no bar, and when a compiler must have failed.
+_COMPILE_LINE_SECONDS = 4.0
+_COMPILE_SECONDS_MAX = 600.0
 _LINE_CHARS_MAX = 1_000
 _NAME_CHARS_MAX = 40
 
@@ -308,19 +311,43 @@ def _said_to(stream: TextIO) -> Callable[[str], None]:
 
 
 class Sayer:
-    """Says the lines of a sandbox on stderr; on a terminal, with a bar while it is compiled."""
+    """Print the lines of a sandbox on stderr, and show that time passes while it is compiled.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    A terminal shows a bar; elsewhere a line is printed every four seconds.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, *, every: float = _COMPILE_LINE_SECONDS
+    ) -> None:
         self._stream = sys.stderr if stream is None else stream
+        self._every = every
         self._bar: Live | None = None
+        self._compiled = threading.Event()
 
     def __call__(self, line: str) -> None:
+        self._compiled.set()
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
         print(safe(line), file=self._stream, flush=True)
-        if line.startswith(COMPILING) and self._stream.isatty():
+        if not line.startswith(COMPILING):
+            return
+        if self._stream.isatty():
             self._bar = self._started_bar()
+            return
+        self._compiled = threading.Event()
+        # A daemon: if the compiler fails, nothing tells this thread, and it must not keep the
+        # process alive.
+        threading.Thread(target=self._print_times, args=(self._compiled,), daemon=True).start()
+
+    def _print_times(self, compiled: threading.Event) -> None:
+        """Print how long the compiler has been at work, until the next line comes."""
+        began = time.monotonic()
+        while not compiled.wait(self._every):
+            seconds = time.monotonic() - began
+            if seconds > _COMPILE_SECONDS_MAX:
+                return
+            print(f"  {seconds:.0f} s (5 to 20 s on most machines)", file=self._stream, flush=True)
 
     def _started_bar(self) -> Live:
         from rich.console import Console

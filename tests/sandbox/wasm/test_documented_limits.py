@@ -1,4 +1,4 @@
-"""The table of docs/limits.md, row by row: what it says is so, and every row of it is tried."""
+"""The table of docs/reference/limits.md, row by row: each row is true, and each is tried."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from tests.wasm_session import TestSession
 from tallystick.core.errors import UsageError
 from tallystick.sandbox.host import HostTable
 
-PAGE = Path(__file__).parents[3] / "docs" / "limits.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "limits.md"
 
 
 def kind_of(session: TestSession, program: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 from tests.wasm_session import TestSession
 
-# Modules whose native half is missing, and what for. docs/limits.md lists the same.
+# Modules whose native half is missing, and what for. docs/reference/limits.md lists the same.
 ABSENT = {
     "bz2", "ctypes", "curses", "fcntl", "grp", "idlelib", "lzma", "mmap", "pty", "pwd",
     "readline", "resource", "ssl", "syslog", "termios", "tkinter", "tty", "turtle", "turtledemo",

@@ -17,7 +17,7 @@ from tallystick.skills.format.lint import lint
 pytestmark = pytest.mark.slow
 
 # Where the two differ on purpose, by the change that makes them: what the reference says, and what
-# is said here. docs/skills.md has the reasons.
+# is said here. docs/reference/formats.md has the reasons.
 DIFFERENT = {
     "known key": ("invalid", "valid"),
     "known flag": ("invalid", "valid"),

@@ -6,7 +6,10 @@ a real model. With `-m` the same question goes to a model of the user's own.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -225,14 +228,34 @@ def _prove(session: Session, result: Run) -> int:
     if not replayed.held or checked.first_bad is not None:
         return 8 if not replayed.held else 6
     for line in _NEXT:
-        click.echo(line.format(run=result.run), err=True)
+        click.echo(line.format(tally=_tally()), err=True)
     return 0
 
 
+def _tally() -> str:
+    """Return what a user types for `tally`: `make run` starts one that is not on the path."""
+    started = Path(sys.argv[0])
+    if started.name != "tally" or _same(shutil.which("tally"), started):
+        return "tally"
+    with contextlib.suppress(ValueError):
+        return str(started.absolute().relative_to(Path.cwd()))
+    return str(started)
+
+
+def _same(found: str | None, started: Path) -> bool:
+    try:
+        return found is not None and started.samefile(found)
+    except OSError:
+        return False
+
+
+# `last` is the run of the demo: a command can be typed as it stands.
 _NEXT = (
     "",
-    "next     tally inspect {run}     what it did, turn by turn",
-    "         tally demo --save demo    the file, to ask questions of your own:",
-    '         tally run "how often was a hull inspected?" -f demo/harbour.csv -m MODEL',
-    "         MODEL is openai:NAME, anthropic:NAME, ollama:NAME, or gguf:FILE (tally run --help)",
+    "next     what it did, turn by turn, and the sample file:",
+    "    {tally} inspect last",
+    "    {tally} demo --save demo",
+    "then, with a key in OPENAI_API_KEY (other models: {tally} run --help):",
+    '    {tally} run "how often was a hull inspected?" -f demo/harbour.csv \\',
+    "        -m openai:gpt-5-mini",
 )

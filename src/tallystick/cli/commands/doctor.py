@@ -50,8 +50,8 @@ def doctor_command(as_json: bool) -> int:
 
     Sessions that another version of the sandbox left are named: nothing can run in them here.
 
-    Exit code 0 if the default sandbox can do all that it offers, 4 if not: a sandbox that this
-    host cannot give is named, and that is no fault of it.
+    Exit code 0 if the default sandbox can do all that it offers, 4 if not. Another sandbox that
+    this host cannot provide is named, and does not change the exit code.
 
     \b
     Example:

@@ -97,10 +97,10 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
 def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
 
-    A run without an end is `running`, `cut off` (tally resume goes on with it), `not begun` (its
-    process ended before anything of it was written: there is nothing to resume), or `in doubt`: it
-    was cut off while it waited for a call. With --in-doubt those calls are listed, and what dead
-    processes hold of the total.
+    A run without an end is `running` or `cut off` (tally resume continues it). `not begun`: its
+    process ended before anything was recorded, so there is nothing to resume. `in doubt`: it was
+    cut off while it waited for a call. --in-doubt lists such calls, and what dead processes have
+    reserved of the total.
 
     \b
     Example:
@@ -413,10 +413,10 @@ def _age(ms: int) -> str:
 def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool) -> int:
     r"""Show which calls are in doubt and what is held of the total, and close what was left.
 
-    A process that is killed in the middle of a paid call leaves it open: nobody can say whether it
-    was billed. --charge writes down that it may have been, --release that it was not; what was
-    held of the total for it is closed with it, and tally resume then makes the call again. Without
-    a choice everything is listed. Effects are not paid calls: tally resume decides about those.
+    A process that is killed during a paid call leaves the call open: it may have been billed.
+    With --charge it counts as billed, at what was reserved; with --release it does not. Either
+    one closes the reservation, and tally resume then repeats the call. Without a choice everything
+    is listed. Effects are not paid calls: tally resume decides about those.
 
     \b
     Example:

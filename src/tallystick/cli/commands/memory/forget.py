@@ -94,10 +94,9 @@ def command(
 ) -> int:
     r"""Forget notes, and print a receipt of it. Exit code 1 if something could not be.
 
-    soft_delete and archive keep the bytes and recall them no more, decay makes them less
-    important. redact takes out what a note said, hard_delete all but its place: their bytes are
-    gone from the memory and from recorded runs, so both ask first. Exports that may still have
-    them are named.
+    soft_delete and archive keep the bytes, but no recall finds them. decay makes notes less
+    important. redact erases the text of a note, hard_delete all but its place. Those bytes are
+    erased from recorded runs too, so both ask first. Exports that may still have them are named.
 
     \b
     Example:
