@@ -250,3 +250,14 @@ def test_a_box_has_a_group_of_its_own_while_it_lives() -> None:
         time.sleep(0.01)
     assert not place.exists()
     asyncio.run(sandbox.close())
+
+
+def test_only_the_groups_of_dead_launchers_are_cleared(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in (f"tally-{os.getpid()}-7", f"tally-{ended.pid}-7", "tally-old", "other"):
+        (tmp_path / name).mkdir()
+
+    cgroup.clear_left_behind(str(tmp_path))
+
+    assert {each.name for each in tmp_path.iterdir()} == {f"tally-{os.getpid()}-7", "other"}

@@ -75,14 +75,30 @@ def make_group(place: str, name: str) -> Group:
 
 
 def clear_left_behind(place: str) -> None:
-    """Remove the empty groups of launchers that were killed.
+    """Remove the groups whose launcher is dead. Raise `OSError` if `place` cannot be read.
 
-    Groups in use stay: the kernel does not remove them. Raise `OSError` if `place` cannot be read.
+    The launcher is known by its process id in the name of the group. A group that still holds
+    processes stays: the kernel does not remove it.
     """
     for name in os.listdir(place):
-        if name.startswith(_PREFIX):
+        if name.startswith(_PREFIX) and not _is_alive(name):
             with contextlib.suppress(OSError):
                 os.rmdir(f"{place}/{name}")
+
+
+def _is_alive(name: str) -> bool:
+    """Return True if the process that a group is named after is alive, or may be."""
+    # The group of a living launcher is empty too, until the box is put into it.
+    launcher = next((part for part in name.split("-") if part.isdecimal()), None)
+    if launcher is None:
+        return False
+    try:
+        os.kill(int(launcher), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # It belongs to another user.
+    return True
 
 
 def unavailable_reason() -> str | None:
