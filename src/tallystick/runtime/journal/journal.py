@@ -207,7 +207,10 @@ class Journal:
         self.submit(record)
 
     def flush(self) -> None:
-        """Start to write everything that waits."""
+        """Start to write everything that waits, and tell the listeners once it is committed.
+
+        If that fails, the error is raised to those who wait in `write`, not to the caller.
+        """
         waiting, self._waiting = self._waiting, []
         forced, self._forced = self._forced, False
         if not waiting:

@@ -89,9 +89,10 @@ class Process:
 def start(
     work: Callable[[socket.socket], None], confinement: Confinement, *, niceness: int
 ) -> tuple[Process, socket.socket]:
-    """Start a process that confines itself and then does `work`.
+    """Start a process that confines itself, does `work`, and ends.
 
-    Return it, and a socket on which its descriptor for requests of shared memory will arrive.
+    Return it, and a socket on which its descriptor for requests of shared memory arrives. The
+    socket ends without one if there is no filter, or if the kernel cannot ask.
     """
     ours, theirs = messages.pair()
     listens, listener = messages.pair()
