@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator
 
@@ -172,3 +173,117 @@ def test_a_citation_is_shown_as_the_text_that_was_recalled(here: Here) -> None:
 )
 def test_what_contradicts_itself_is_wrong_usage(here: Here, words: tuple[str, ...]) -> None:
     here.error("recall", *words, code=2)
+
+
+# -- receipts for somebody else ----------------------------------------------------------------
+
+
+@pytest.fixture
+def there(here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """Another machine: a home of its own, and nothing of the first but what is copied."""
+    (here.path.parent / "there").mkdir()
+    return Here(here.path.parent / "there", monkeypatch)
+
+
+def given_away(here: Here, there: Here, *words: str) -> str:
+    """Give a signed receipt, the public key and a copy of the memory away. Return the head."""
+    here.text("recall", QUERY, "--receipt", "it.receipt", "--sign", *words)
+    head = str(here.json("memory", "verify")["head"])
+    here.text("memory", "export", "notes.jsonl")
+    for name in ("it.receipt", "notes.jsonl", ".config/tallystick/signing.pub"):
+        shutil.copy(here.path / name, there.path)
+    shutil.copy(here.file, there.path / "copy.db")
+    return head
+
+
+def test_a_receipt_made_on_one_machine_is_checked_on_another_without_a_secret(
+    here: Here, there: Here
+) -> None:
+    head = given_away(here, there)
+    shutil.rmtree(here.path)
+    check = ("recall", "--verify", "it.receipt", "--query", QUERY)
+
+    by_key = there.json(*check, "--against", "copy.db", "--key", "signing.pub")
+    by_head = there.json(*check, "--against", "copy.db", "--head", head)
+    alone = there.json(*check, "--against", "copy.db")
+    export = there.json(*check, "--against", "notes.jsonl", "--key", "signing.pub")
+
+    for said in (by_key, by_head, alone):
+        assert (said["held"], said["ranking"]) == (True, "same")
+        assert [note["state"] for note in said["notes"]] == ["held", "held"]
+    assert [said["by"] for said in (by_key, by_head, alone)] == ["public_key", "head", "own_head"]
+    assert (export["held"], export["ranking"]) == (True, "not_recomputed")
+    text = there.text(*check, "--against", "copy.db")
+    assert "compare it with one that its owner gives" in text
+    assert not list(there.path.rglob("*.key*"))
+
+
+def test_a_copy_in_the_checkers_own_place_is_checked_too(here: Here, there: Here) -> None:
+    head = given_away(here, there)
+    there.file.parent.mkdir(parents=True)
+    shutil.copy(there.path / "copy.db", there.file.with_name("anns.db"))
+    memory = ("--memory", "anns")
+
+    said = there.json("recall", "--verify", "it.receipt", *memory, "--key", "signing.pub")
+    with_head = there.json("memory", "verify", *memory, "--head", head)
+    text = there.text("memory", "verify", *memory, "--head", head)
+    without = there.json("memory", "verify", *memory, code=6)
+
+    assert said["by"] == "public_key"
+    assert with_head["receipts"]["unknown_keys"] == 1
+    assert "1: all hold; 1 of them signed with a key that is not here" in text
+    assert without["receipts"]["valid"] is False
+    # A receipt after the head could be of anybody who has the copy.
+    forger_home = {"HOME": str(there.path / "forger")}
+    with Memory.open(
+        "anns", directory=there.file.parent, owner=True, embedder=None, environ=forger_home
+    ) as forger:
+        forger.recall(QUERY)
+    later = there.json("memory", "verify", *memory, "--head", head, code=6)
+    assert later["receipts"]["first_broken_at"] == 1
+
+
+def test_a_changed_receipt_of_another_is_refused_with_code_6(here: Here, there: Here) -> None:
+    given_away(here, there)
+    file = there.path / "it.receipt"
+    file.write_bytes(file.read_bytes().replace(rb"\"k\":10", rb"\"k\":11"))
+    check = ("recall", "--verify", "it.receipt", "--against", "copy.db")
+
+    assert there.json(*check, "--key", "signing.pub", code=6)["code"] == "ledger.receipt.signature"
+    assert there.json(*check, code=6)["code"] == "ledger.receipt.not_on_log"
+
+
+def test_a_receipt_is_given_away_later_with_its_query(here: Here, there: Here) -> None:
+    id = here.json("recall", QUERY)["receipt"]["read_id"]
+    given_away(here, there)
+    said = here.tally("memory", "receipt", id, "--sign", "--query", QUERY, "-o", "it.receipt")
+    assert said.stdout == ""
+    assert "signed by" in said.stderr
+    shutil.copy(here.path / "it.receipt", there.path)
+
+    check = ("recall", "--verify", "it.receipt", "--against", "copy.db", "--key", "signing.pub")
+    held = there.json(*check)
+
+    assert (held["query"], held["ranking"]) == ("same", "same")
+    assert here.json("recall", "--verify", "it.receipt")["query"] == "same"
+    assert there.json(*check, "--query", "bread", code=6)["code"] == "ledger.receipt.query"
+
+
+def test_what_contradicts_itself_about_others_receipts_is_wrong_usage(
+    here: Here, there: Here
+) -> None:
+    head = given_away(here, there)
+    verify = ("recall", "--verify", "it.receipt")
+    (there.path / "bad").write_text("x")
+
+    assert "--verify" in there.error("recall", "x", "--against", "copy.db", code=2)
+    assert "--receipt" in there.error("recall", "x", "--sign", code=2)
+    assert "COUNT:HASH" in there.error(*verify, "--against", "copy.db", "--head", "7", code=2)
+    assert "two memories" in there.error(*verify, "--against", "copy.db", "--memory", "x", code=2)
+    assert "neither" in there.error(*verify, "--against", "bad", code=2)
+    assert "No such file" in there.error(*verify, "--against", "nosuch", code=2)
+    assert "no log" in there.error(*verify, "--against", "notes.jsonl", "--head", head, code=2)
+    assert "public key" in there.error(*verify, "--against", "copy.db", "--key", "bad", code=2)
+    assert "no recall" in here.error("memory", "receipt", "nosuch", code=6)
+    private = here.path / ".config/tallystick/signing.key"
+    assert "private key" in here.error(*verify, "--key", str(private), code=2)

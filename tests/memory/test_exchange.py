@@ -11,7 +11,7 @@ import pytest
 from tests.memory.memory_store import START, Clock, a_note, open_memory
 
 from tallystick.memory.errors import ImportRefused, NoteInvalid
-from tallystick.memory.exchange import EXPORT_FORMAT, export_notes, import_notes
+from tallystick.memory.exchange import EXPORT_FORMAT, export_notes, import_notes, read_export
 from tallystick.memory.forget import forget
 from tallystick.memory.note import NoteScope, Permission
 from tallystick.memory.recall.selection import EVERYTHING
@@ -250,7 +250,7 @@ def test_an_id_that_says_something_else_here_is_refused(
         b"{}",
         b"[]",
         b"\xff\xfe",
-        b'{"format": "tallystick-memory@2", "store": "x", "seq": 0, "hash": ""}',
+        b'{"format": "tallystick-memory@3", "store": "x", "seq": 0, "hash": ""}',
         b"[" * 100_000,
         b'{"format": NaN}',
     ],
@@ -258,3 +258,41 @@ def test_an_id_that_says_something_else_here_is_refused(
 def test_what_is_no_export_is_refused_by_its_first_line(line: bytes, target: SqliteMemory) -> None:
     with pytest.raises(ImportRefused, match="line 1"):
         import_notes(target, [line + b"\n", b"{}\n"])
+
+
+def test_an_export_of_the_first_version_is_imported_and_checks_no_receipt(
+    source: SqliteMemory, target: SqliteMemory
+) -> None:
+    remember(source, a_note("tea is at four"))
+    lines = [line.replace(b"memory@2", b"memory@1") for line in exported(source)]
+    first = rewritten(lines, lambda line: line.pop("salt"))
+
+    with pytest.raises(ImportRefused, match="without salts"):
+        read_export(first)
+    assert len(import_notes(target, first).imported) == 1
+
+
+@pytest.mark.parametrize("salt", ["", "0", "z" * 32, "0" * 34, 7])
+def test_a_salt_that_is_none_is_refused(
+    source: SqliteMemory, target: SqliteMemory, salt: object
+) -> None:
+    remember(source, a_note("tea is at four"))
+    lines = rewritten(exported(source), lambda line: line.update(salt=salt))
+
+    with pytest.raises(ImportRefused, match="line 2"):
+        import_notes(target, lines)
+    with pytest.raises(ImportRefused, match="line 2"):
+        read_export(lines)
+
+
+def test_an_export_has_the_digest_by_which_the_log_binds_each_note(source: SqliteMemory) -> None:
+    one = remember(source, a_note("one"))
+    two = remember(source, a_note("two", related_to=(one.id,)))
+    gone = remember(source, a_note("three", related_to=(two.id,)))
+    forget(source, [two.id], actor=None)
+    forget(source, [one.id], actor=None, strategy=ForgetStrategy.REDACT)
+
+    read = read_export(exported(source))
+
+    assert read.digests == {one.id: None, gone.id: gone.content_hash}
+    assert read.store == source.identity()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -195,6 +196,15 @@ def test_projections_made_again_from_the_log_are_the_same(steps: list[Act]) -> N
         assert verify_memory(world.memory).error_message is None
 
 
+def _notes_of(lines: list[bytes]) -> list[dict[str, object]]:
+    """The notes of an export, without what binds them to the log of the one memory."""
+    notes = [json.loads(line) for line in lines[1:-1]]
+    return [
+        {name: value for name, value in note.items() if name not in ("salt", "related_to")}
+        for note in notes
+    ]
+
+
 @given(acts)
 def test_an_import_of_an_export_is_the_same(steps: list[Act]) -> None:
     with a_world(ALL) as world, a_world(ALL) as copy:
@@ -205,7 +215,7 @@ def test_an_import_of_an_export_is_the_same(steps: list[Act]) -> None:
         done = import_notes(copy.memory, lines, trusted=True)
 
         again = list(export_notes(copy.memory, reader=None, label="copy"))
-        assert again[1:-1] == lines[1:-1]
+        assert _notes_of(again) == _notes_of(lines)
         assert done.notes == len(done.imported) == len(lines) - 2
         assert verify_memory(copy.memory).error_message is None
         assert import_notes(copy.memory, lines).present == done.imported

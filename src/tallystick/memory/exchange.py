@@ -13,11 +13,13 @@ accepted. Notes keep their ids. A note that was erased here is not imported agai
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
 
+from tallystick.core.chain import SALT_BYTES, body_hash
 from tallystick.core.json_text import canonical, read_json
 from tallystick.memory.errors import ImportRefused, NoteInvalid
 from tallystick.memory.note import (
@@ -44,14 +46,18 @@ from tallystick.memory.store.records import (
     NoteShared,
     NoteSighted,
     NoteState,
+    encode_memory_record,
 )
 from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import SIGNS, TextScreen
 
 _T = TypeVar("_T")
 
-EXPORT_FORMAT = "tallystick-memory@1"
+EXPORT_FORMAT = "tallystick-memory@2"
+# Without salts. It is read as before; receipts cannot be checked against it.
+_WITHOUT_SALTS = "tallystick-memory@1"
 _NAMED_IDS_MAX = 10_000
+_SALT = re.compile(f"[0-9a-f]{{{2 * SALT_BYTES}}}")
 # All notes that are not deleted. The importing side removes those that expired meanwhile.
 _EXPORTED = Filters(current=False, quarantined=True, archived=True, expired=True)
 
@@ -66,13 +72,19 @@ class _FirstLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class _NoteLine(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """A note with its state, the times of its sightings, its relations and its shares."""
+    """A note with its state, the times of its sightings, its relations and its shares.
+
+    `salt` is that of its entry in the log, in hex. `related_to` is what the note itself says there,
+    if some of those notes are not exported. Both are missing of a redacted note.
+    """
 
     note: Note
     state: NoteState
     sightings: tuple[int, ...] = ()
     relations: tuple[tuple[str, str, float], ...] = ()
     shares: tuple[tuple[str, Permission], ...] = ()
+    salt: str | None = None
+    related_to: tuple[str, ...] | None = None
 
 
 class _LastLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,9 +176,21 @@ def _lines(writer: LogWriter, rows: list[Row], *, private: bool) -> list[_NoteLi
                 ),
                 relations=_relations(writer, row, there),
                 shares=_shares(writer, row) if private else (),
+                salt=_salt(writer, row),
+                related_to=row.note.related_to if note != row.note else None,
             )
         )
     return made
+
+
+def _salt(writer: LogWriter, row: Row) -> str | None:
+    """Return the salt of a note's entry, or None if other bytes than the note's are bound there."""
+    (salt, body) = writer.db.execute(
+        "SELECT salt, body FROM log WHERE seq = ?", (row.body_seq,)
+    ).fetchone()
+    # A redacted note has an entry of another kind.
+    same = body == encode_memory_record(NoteRemembered(note=row.note))
+    return bytes(salt).hex() if same else None
 
 
 def _column(writer: LogWriter, question: str, row: Row) -> tuple[int, ...]:
@@ -199,14 +223,53 @@ def _encode_lines(first: _FirstLine, lines: list[_NoteLine]) -> Iterator[bytes]:
     yield canonical(_LastLine(notes=len(lines), sha256=hashed.hexdigest())) + b"\n"
 
 
+# -- looking -----------------------------------------------------------------------------------
+
+
+class ExportedNotes(msgspec.Struct, frozen=True, kw_only=True):
+    """An export as it can be checked: its memory, its position, and the digest of each note.
+
+    A digest is the one by which the log binds the note; it is None if the note was redacted.
+    """
+
+    store: str
+    seq: int
+    digests: dict[str, str | None]
+
+
+def read_export(lines: Iterable[bytes]) -> ExportedNotes:
+    """Read an export without importing it.
+
+    Raise `ImportRefused` if it cannot be read, was changed, or has no salts.
+    """
+    first: list[_FirstLine] = []
+    digests = {line.note.id: _digest_of(line) for line in _decode_lines(lines, first)}
+    if first[0].format == _WITHOUT_SALTS:
+        why = f"it is {_WITHOUT_SALTS!r}, without salts: no receipt can be checked against it"
+        raise ImportRefused(line=1, why=f"{why}; export again")
+    return ExportedNotes(store=first[0].store, seq=first[0].seq, digests=digests)
+
+
+def _digest_of(line: _NoteLine) -> str | None:
+    if line.salt is None:
+        return None
+    note = line.note
+    if line.related_to is not None:
+        note = msgspec.structs.replace(note, related_to=line.related_to)
+    body = encode_memory_record(NoteRemembered(note=note))
+    return body_hash(bytes.fromhex(line.salt), body)
+
+
 # -- in ----------------------------------------------------------------------------------------
 
 
-def _decode_lines(lines: Iterable[bytes]) -> Iterator[_NoteLine]:
+def _decode_lines(
+    lines: Iterable[bytes], begun: list[_FirstLine] | None = None
+) -> Iterator[_NoteLine]:
     """Yield the notes of an export. Raise `ImportRefused` if a line cannot be read or was changed.
 
-    The digest of all lines is checked after the last note. So the caller must not keep anything
-    before the generator has ended.
+    The first line is appended to `begun`. The digest of all lines is checked after the last note.
+    So the caller must not keep anything before the generator has ended.
     """
     hashed = hashlib.sha256()
     waiting: bytes | None = None
@@ -215,13 +278,15 @@ def _decode_lines(lines: Iterable[bytes]) -> Iterator[_NoteLine]:
         line = raw.rstrip(b"\r\n")
         if number == 0:
             first = _struct(line, _FirstLine, 1)
-            if first.format != EXPORT_FORMAT:
+            if first.format not in (EXPORT_FORMAT, _WITHOUT_SALTS):
                 why = f"it is {first.format[:80]!r}; this version reads {EXPORT_FORMAT!r}"
                 raise ImportRefused(line=1, why=why)
+            if begun is not None:
+                begun.append(first)
             hashed.update(line + b"\n")
         elif waiting is not None:
             hashed.update(waiting + b"\n")
-            yield _struct(waiting, _NoteLine, number)
+            yield _note_line(waiting, number)
             waiting = line
         else:
             waiting = line
@@ -231,6 +296,13 @@ def _decode_lines(lines: Iterable[bytes]) -> Iterator[_NoteLine]:
     last = _struct(waiting, _LastLine, number)
     if last != _LastLine(notes=number - 2, sha256=hashed.hexdigest()):
         raise ImportRefused(line=number, why="its lines are not those that were written")
+
+
+def _note_line(line: bytes, number: int) -> _NoteLine:
+    read = _struct(line, _NoteLine, number)
+    if read.salt is not None and not _SALT.fullmatch(read.salt):
+        raise ImportRefused(line=number, why=f"its salt is not {2 * SALT_BYTES} hexadecimal digits")
+    return read
 
 
 def _struct(line: bytes, kind: type[_T], number: int) -> _T:

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
@@ -55,6 +55,8 @@ from tallystick.storage.private_file import make_private, write_whole
 
 if TYPE_CHECKING:
     from tallystick.memory.recall.index import StandingIndex
+    from tallystick.memory.receipts.receipt_file import ReceiptFile
+    from tallystick.settings.signing import SigningKey
 
 
 # The keys that sign receipts of memory. They are in the configuration directory, closed to others.
@@ -270,7 +272,7 @@ class Memory:
         directory: Path | None = None,
         create: bool = True,
         environ: Mapping[str, str] = os.environ,
-    ) -> Memory:
+    ) -> Self:
         """Open a tenant's memory. With `create`, a missing file is made on first use.
 
         `directory` has the files. Raise `UsageError` if the name is not allowed, or if there is no
@@ -292,7 +294,7 @@ class Memory:
             embedder=embedder,
         )
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -451,6 +453,25 @@ class Memory:
             embedder=embedder,
             index=self._standing_index(),
         )
+
+    def receipt_file(
+        self, id: str, *, query: str | None = None, key: SigningKey | None = None
+    ) -> ReceiptFile:
+        """Return the receipt of a recall or a forgetting as a file that others can check.
+
+        It is signed with `key` if it is given. With `query`, everybody who gets the file can read
+        what was asked. Raise `ReceiptUnknown` if it was not made here, and `UsageError` if it has
+        no query, or one that only its owner can check.
+        """
+        # Most who open a memory give no receipts away.
+        from tallystick.memory.receipts.receipt_file import make_receipt_file
+
+        receipt: RecallReceipt | ForgetReceipt
+        try:
+            receipt = self.receipt(id)
+        except ReceiptUnknown:
+            receipt = self.forget_receipt(id)
+        return make_receipt_file(self.store, receipt, keys=self.keys.by_id, query=query, key=key)
 
     def resolve(self, citation: str | NoteCitation) -> Note:
         """Return the note that a citation names, as it was recalled, checked against the receipt.

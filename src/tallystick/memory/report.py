@@ -17,7 +17,12 @@ from tallystick.memory.note import REDACTED, ConsolidationState, Note, is_note_i
 from tallystick.memory.recall.minilm import MODEL_DIGEST
 from tallystick.memory.recall.selection import EVERYTHING, Filters, select_notes
 from tallystick.memory.recall.view import view
-from tallystick.memory.receipts.receipts import ChainVerdict, kept_receipts, verify_chain
+from tallystick.memory.receipts.receipts import (
+    ChainVerdict,
+    kept_receipts,
+    receipts_up_to,
+    verify_chain,
+)
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import NoteState
 from tallystick.memory.store.vectors import count_notes_without_vectors, model_of
@@ -240,12 +245,17 @@ def memory_stats(memory: Memory) -> MemoryStats:
 def check_memory(memory: Memory, *, head: Head | None = None) -> Checked:
     """Check the log, the projections, the vectors, and the chain of receipts with its keys.
 
-    `head` is a head that was kept elsewhere: it must still be a part of the log. Damage is in the
-    result, not raised.
+    `head` is a head that was kept elsewhere: it must still be a part of the log. With it, the copy
+    of somebody else's memory can be checked too: receipts under that head need no key. Damage is in
+    the result, not raised.
     """
     log = verify_memory(memory.store, head=head)
     try:
-        receipts = verify_chain(kept_receipts(memory.store), keys=memory.keys.by_id)
+        # A receipt that was appended after the head could be anybody's.
+        genuine = receipts_up_to(memory.store, head.count) if head and log.valid else 0
+        receipts = verify_chain(
+            kept_receipts(memory.store), keys=memory.keys.by_id, genuine=genuine
+        )
     except StorageFailed as error:
         receipts = ChainVerdict(
             valid=False, total_records=0, verified_records=0, error_message=str(error)

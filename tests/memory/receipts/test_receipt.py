@@ -426,6 +426,31 @@ def test_a_signature_is_checked_before_anything_is_asked_of_the_store() -> None:
 CHANGED = msgspec.structs.replace(HITS[1], lanes=(("bm25", 9.0), ("dense", 0.25)))
 
 
+def test_last_digits_may_differ_between_processors_but_not_the_order_or_more() -> None:
+    world = World()
+    nearly = msgspec.structs.replace(HITS[0], score=HITS[0].score + 1e-7)
+    world.now = Recomputed(profile="p" * 64, model="m" * 64, hits=(nearly, *HITS[1:]))
+
+    def check(tolerance: float) -> Verified:
+        return verify_receipt(
+            given_receipt(),
+            keys=KEYS,
+            contents=world.stored.get,
+            recompute=world.recompute,
+            query=QUERY,
+            tolerance=tolerance,
+        )
+
+    with pytest.raises(RecallDiffers):
+        check(0.0)
+    with pytest.raises(RecallDiffers):
+        check(1e-8)
+    assert check(1e-4).ranking == "same"
+    world.now = Recomputed(profile="p" * 64, model="m" * 64, hits=(*HITS[:2][::-1], HITS[2]))
+    with pytest.raises(RecallDiffers):
+        check(1e9)
+
+
 @pytest.mark.parametrize(
     ("now", "place"),
     [

@@ -414,20 +414,27 @@ def verify_recall(
     memory: SqliteMemory,
     receipt: RecallReceipt,
     *,
-    keys: Mapping[str, bytes],
+    keys: Mapping[str, bytes] | None,
     query: str | None = None,
+    given_key: bytes | None = None,
     profile: Profile = DEFAULT,
     embedder: Embedder | None = None,
     index: StandingIndex | None = None,
+    ranking: bool = True,
+    tolerance: float = 0.0,
 ) -> Verified:
     """Check a receipt against the memory as it is now. Raise a `ReceiptError` if it does not hold.
+
+    With `keys` None, the caller has checked that the receipt is genuine, and `given_key` checks its
+    query. With `ranking` False, the recall is not repeated. Scores may differ by `tolerance`.
 
     `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
     model is repeated with the same one. The receipt says whether a short list was ranked. Raise
     `ReceiptUnknown` if the receipt is of another memory.
     """
     if receipt.scope.get("store") != memory.identity():
-        check_signature(receipt, keys)
+        if keys is not None:
+            check_signature(receipt, keys)
         raise ReceiptUnknown(id=receipt.read_id)
     places = {hit.id: hit.seq for hit in receipt.derived_from}
 
@@ -459,7 +466,15 @@ def verify_recall(
             tokens=of.tokens,
         )
 
-    return verify_receipt(receipt, keys=keys, contents=contents, recompute=again, query=query)
+    return verify_receipt(
+        receipt,
+        keys=keys,
+        contents=contents,
+        recompute=again if ranking else None,
+        query=query,
+        given_key=given_key,
+        tolerance=tolerance,
+    )
 
 
 def _check(asking: Asking) -> None:

@@ -9,6 +9,9 @@ trying texts. So the query's is keyed: HMAC-SHA256 over read_id and query, by a 
 receipt's key. The holder of the key can still try; the holder of the receipt alone cannot. A note's
 digest is the salted one by which the log binds it, and its salt is erased with the note; then
 nobody can try.
+Rule 3: each receipt has a key of its own for its query, derived from the receipt's key. Its owner
+can give it away together with the query, and nothing follows from it for other receipts. Receipts
+of earlier versions share one key for all queries; theirs only the owner can check.
 
 Rejected: one salt in each receipt for its query. The holder of the receipt would hold the salt.
 """
@@ -33,13 +36,16 @@ from tallystick.memory.store.records import ForgetStrategy
 #     ├── ChainBroken                   it does not follow the receipt before it
 #     ├── HmacInit                      the key cannot be used
 #     ├── HmacMismatch                  not what was signed, or signed with another key
+#     ├── MemoryDiffers                 the memory or export is not the one it is checked against
 #     ├── MissingRecord                 a note that it names is not there
 #     ├── NotErased                     a note that it calls erased can be read
+#     ├── NotOnLog                      the memory's log does not have it where it should be
 #     ├── QueryHashMismatch             it was given for another query
 #     ├── RecallDiffers                 the recall, repeated, gives another result
 #     ├── ReceiptUnknown                no receipt of that id was given here
 #     ├── ReceiptUnreadable             it is no receipt, or not in its one spelling
 #     ├── RecordContentHashMismatch     a note has another text than it had
+#     ├── SignatureMismatch             not signed by the holder of the public key that was given
 #     └── UnknownKey                    no key of that id is known here
 # Refused
 # └── NotRecalled                   a citation of a note that this run did not recall
@@ -84,6 +90,18 @@ class HmacMismatch(Facts, ReceiptError):
         return f"receipt {self.id[:80]}: it was changed, or signed with another key of that id"
 
 
+class MemoryDiffers(Facts, ReceiptError):
+    """The memory or the export does not hold, or is not the one that the trusted head names."""
+
+    code = "ledger.receipt.memory"
+
+    where: str
+    why: str
+
+    def text(self) -> str:
+        return f"{self.where[:200]}: {' '.join(self.why.split())[:200]}"
+
+
 class MissingRecord(Facts, ReceiptError):
     """A note that the receipt names is neither in the store nor erased from it."""
 
@@ -104,6 +122,18 @@ class NotErased(Facts, ReceiptError):
 
     def text(self) -> str:
         return f"note {self.id[:80]} can still be read, and the receipt says it was erased"
+
+
+class NotOnLog(Facts, ReceiptError):
+    """The log has another entry, or none, where the receipt should be."""
+
+    code = "ledger.receipt.not_on_log"
+
+    id: str
+    why: str
+
+    def text(self) -> str:
+        return f"receipt {self.id[:80]} is not on the log of this memory: {self.why}"
 
 
 class QueryHashMismatch(Facts, ReceiptError):
@@ -171,6 +201,18 @@ class RecordContentHashMismatch(Facts, ReceiptError):
         return f"note {self.id[:80]} does not say what it said when it was recalled"
 
 
+class SignatureMismatch(Facts, ReceiptError):
+    """The receipt's file was not signed by the holder of a public key, or was changed since."""
+
+    code = "ledger.receipt.signature"
+
+    id: str
+    why: str
+
+    def text(self) -> str:
+        return f"receipt {self.id[:80]}: {self.why}"
+
+
 class UnknownKey(Facts, ReceiptError):
     """The receipt was signed with a key that is not known here."""
 
@@ -179,7 +221,10 @@ class UnknownKey(Facts, ReceiptError):
     key_id: str
 
     def text(self) -> str:
-        return f"no key {self.key_id[:80]!r} here; a receipt is checked with the key it names"
+        return (
+            f"no key {self.key_id[:80]!r} here; whoever has not made the receipt checks it with "
+            "its maker's public key (--key), or with a head of the memory (--head)"
+        )
 
 
 class NotRecalled(Facts, Refused):
@@ -203,6 +248,8 @@ KEY_BYTES_MIN = 16
 # A receipt of the most notes that one request can forget takes half of it.
 RECEIPT_BYTES_MAX = 64 << 20
 _QUERY_LABEL = b"tallystick.memory.query.v1"
+# Before the digest of a query that has a key of its own.
+_OWN_KEY = "2:"
 _RECEIPT_LABEL = b"tallystick.memory.receipt.v1"
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -356,13 +403,53 @@ class Link:
         return cls(count=receipt.number + 1, hash=receipt_hash(receipt))
 
 
+def query_key(read_id: str, *, key: Key) -> bytes:
+    """Return the key that binds the query of one receipt, and of no other.
+
+    Raise `HmacInit` if the key is too short.
+    """
+    of_queries = hmac.digest(_secret_of(key), _QUERY_LABEL, "sha256")
+    return hmac.digest(of_queries, _parts(b"one receipt", _encode(read_id)), "sha256")
+
+
 def query_hash(query: str, *, read_id: str, key: Key) -> str:
     """Return the digest by which a receipt binds its query.
 
     Raise `HmacInit` if the key is too short.
     """
-    of_queries = hmac.digest(_secret_of(key), _QUERY_LABEL, "sha256")
-    return hmac.digest(of_queries, _parts(_encode(read_id), _encode(query)), "sha256").hex()
+    return _keyed_query_hash(query, query_key(read_id, key=key))
+
+
+def has_query_key(receipt: RecallReceipt) -> bool:
+    """Return True if the query of a receipt has a key of its own, which can be given away."""
+    return receipt.query_hash.startswith(_OWN_KEY)
+
+
+def check_query(
+    receipt: RecallReceipt, query: str, *, key: Key | None = None, given_key: bytes | None = None
+) -> bool:
+    """Check that a receipt was given for a query, with its maker's key or with the query's own.
+
+    Return False if neither key can check it. Raise `QueryHashMismatch` if it was another query.
+    """
+    if has_query_key(receipt):
+        own = query_key(receipt.read_id, key=key) if key is not None else given_key
+        if own is None:
+            return False
+        expected = _keyed_query_hash(query, own)
+    elif key is not None:
+        of_queries = hmac.digest(_secret_of(key), _QUERY_LABEL, "sha256")
+        parts = _parts(_encode(receipt.read_id), _encode(query))
+        expected = hmac.digest(of_queries, parts, "sha256").hex()
+    else:
+        return False
+    if not hmac.compare_digest(expected.encode(), _encode(receipt.query_hash)):
+        raise QueryHashMismatch(read_id=receipt.read_id)
+    return True
+
+
+def _keyed_query_hash(query: str, own: bytes) -> str:
+    return f"{_OWN_KEY}{hmac.digest(own, _encode(query), 'sha256').hex()}"
 
 
 # -- bytes --------------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from tallystick.memory.receipts.receipt import (
     NotErased,
     NotForgotten,
     NotRecalled,
-    QueryHashMismatch,
     RecallDiffers,
     RecallReceipt,
     Receipt,
@@ -35,6 +34,7 @@ from tallystick.memory.receipts.receipt import (
     RunErased,
     Tokens,
     check_link,
+    check_query,
     check_signature,
     query_hash,
     read_receipt,
@@ -161,7 +161,8 @@ def _plain(words: Mapping[str, object]) -> dict[str, object]:
     return msgspec.json.decode(canonical(words), type=dict[str, object])
 
 
-# Checking receipts. Anybody with the key can do it.
+# Checking receipts. Their maker has the key of their signature. Somebody else checks them against
+# the log of a memory that is known to be genuine, or by a public key: see `receipt_file`.
 #
 # A receipt is checked against the notes as they are stored, and by repeating the recall. Notes that
 # were erased since are reported as erased, and are no fault of the receipt.
@@ -171,7 +172,8 @@ def _plain(words: Mapping[str, object]) -> dict[str, object]:
 # compared; the signature, and the digests of the notes that are left, still are.
 
 
-NoteState = Literal["held", "erased", "redacted"]
+# `not_exported` notes are not in the export that a receipt was checked against.
+NoteState = Literal["held", "erased", "redacted", "not_exported"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,21 +218,24 @@ Recompute = Callable[[RecallReceipt, str], Recomputed]
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """A receipt that holds, and how much of it could be checked.
 
-    `notes` are the hits in order, each with what is left of it. `ranking` is `same` if the recall
-    was repeated with the same result; `erased` if the result differs and notes of its scope are
-    gone, with the first `difference`; `not_recomputed` if it was not repeated.
+    `notes` are the hits in order, each with what is left of it. `query` is `same` if the receipt
+    was given for it, `not_checked` if nothing was there to check its digest with. `ranking` is
+    `same` if the recall was repeated with the same result; `erased` if the result differs and notes
+    of its scope are gone, with the first `difference`; `not_recomputed` if it was not repeated.
+    `close` is the same notes in the same order with scores that differ in their last digits, as
+    embeddings do between processors.
     """
 
     read_id: str
     notes: tuple[tuple[str, NoteState], ...]
-    query: Literal["same", "not_given"]
-    ranking: Literal["same", "erased", "not_recomputed"]
+    query: Literal["same", "not_given", "not_checked"]
+    ranking: Literal["same", "close", "erased", "not_recomputed"]
     difference: str | None = None
 
     @property
     def erased(self) -> tuple[str, ...]:
         """The ids of the hits whose text is gone."""
-        return tuple(id for id, state in self.notes if state != "held")
+        return tuple(id for id, state in self.notes if state in ("erased", "redacted"))
 
 
 class VerifiedForget(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,7 +249,7 @@ class ChainVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of checking a chain of receipts. A chain of none is valid.
 
     `first_broken_at` is the place of the first fault, counted from zero. If the end is missing, it
-    is the number of receipts.
+    is the number of receipts. `unknown_keys` counts those whose signature could not be checked.
     """
 
     valid: bool
@@ -252,51 +257,58 @@ class ChainVerdict(msgspec.Struct, frozen=True, kw_only=True):
     verified_records: int
     first_broken_at: int | None = None
     error_message: str | None = None
+    unknown_keys: int = 0
 
 
 def verify_receipt(
     receipt: RecallReceipt,
     *,
-    keys: Mapping[str, bytes],
+    keys: Mapping[str, bytes] | None,
     contents: Contents,
     recompute: Recompute | None = None,
     query: str | None = None,
+    given_key: bytes | None = None,
+    tolerance: float = 0.0,
 ) -> Verified:
     """Check a receipt of a recall: its signature, its query, its notes, then the recall itself.
 
-    Without the query, the recall is not repeated. Raise a `ReceiptError` that names the first thing
+    With `keys` None, the caller has checked in another way that the receipt is genuine; then
+    `given_key`, the key of its query, checks the query. Without the query, the recall is not
+    repeated. Scores may differ by `tolerance`. Raise a `ReceiptError` that names the first thing
     that does not hold.
     """
-    key = check_signature(receipt, keys)
+    key = None if keys is None else check_signature(receipt, keys)
+    same: Literal["same", "not_given", "not_checked"] = "not_given"
     if query is not None:
-        expected = query_hash(query, read_id=receipt.read_id, key=key)
-        if expected != receipt.query_hash:
-            raise QueryHashMismatch(read_id=receipt.read_id)
+        checked = check_query(receipt, query, key=key, given_key=given_key)
+        same = "same" if checked else "not_checked"
     notes = tuple((hit.id, _state(hit, contents(hit.id))) for hit in receipt.derived_from)
     ranking: Literal["same", "erased", "not_recomputed"] = "not_recomputed"
     difference = None
     if recompute is not None and query is not None:
-        found = _difference(receipt, recompute(receipt, query), notes)
+        found = _difference(receipt, recompute(receipt, query), notes, tolerance)
         ranking = "same" if found is None else "erased"
         difference = None if found is None else str(found)
     return Verified(
         read_id=receipt.read_id,
         notes=notes,
-        query="not_given" if query is None else "same",
+        query=same,
         ranking=ranking,
         difference=difference,
     )
 
 
 def verify_forget(
-    receipt: ForgetReceipt, *, keys: Mapping[str, bytes], contents: Contents
+    receipt: ForgetReceipt, *, keys: Mapping[str, bytes] | None, contents: Contents
 ) -> VerifiedForget:
     """Check a receipt of a forgetting: its signature, and that what it says is gone is gone.
 
     Only a hard deletion and a redaction say that. After other strategies the note can be read.
-    Raise a `ReceiptError` if the receipt does not hold.
+    With `keys` None, the caller has checked that the receipt is genuine. Raise a `ReceiptError` if
+    the receipt does not hold.
     """
-    check_signature(receipt, keys)
+    if keys is not None:
+        check_signature(receipt, keys)
     notes: list[tuple[str, NoteState | Literal["gone"]]] = []
     for each in receipt.forgotten:
         stored = contents(each.id)
@@ -307,18 +319,27 @@ def verify_forget(
 
 
 def verify_chain(
-    receipts: Iterable[Receipt], *, keys: Mapping[str, bytes], head: Link | None = None
+    receipts: Iterable[Receipt],
+    *,
+    keys: Mapping[str, bytes],
+    head: Link | None = None,
+    genuine: int = 0,
 ) -> ChainVerdict:
     """Check that receipts are a chain without gaps, in order, each of them as it was signed.
 
-    Only a `head` that was kept elsewhere shows that the last ones are missing. Faults are in the
-    result, not raised.
+    Only a `head` that was kept elsewhere shows that the last ones are missing. The first `genuine`
+    receipts are entries of a log that is known to be genuine: if their key is not here, they are
+    checked without their signature. Faults are in the result, not raised.
     """
     link = Link()
+    unknown = 0
     listed = list(receipts)
     for place, receipt in enumerate(listed):
         try:
-            check_signature(receipt, keys)
+            if place < genuine and receipt.hmac_key_id not in keys:
+                unknown += 1
+            else:
+                check_signature(receipt, keys)
             link = check_link(receipt, link)
         except ReceiptError as error:
             return _broken_verdict(len(listed), at=place, why=str(error))
@@ -327,7 +348,12 @@ def verify_chain(
         if head.count == link.count:
             why = "the last receipt is not the one that the head names"
         return _broken_verdict(len(listed), at=link.count, why=why)
-    return ChainVerdict(valid=True, total_records=len(listed), verified_records=len(listed))
+    return ChainVerdict(
+        valid=True,
+        total_records=len(listed),
+        verified_records=len(listed),
+        unknown_keys=unknown,
+    )
 
 
 def _broken_verdict(total: int, *, at: int, why: str) -> ChainVerdict:
@@ -355,7 +381,10 @@ def _hash_of(stored: Held | Erased) -> str | None:
 
 
 def _difference(
-    receipt: RecallReceipt, now: Recomputed, notes: Sequence[tuple[str, NoteState]]
+    receipt: RecallReceipt,
+    now: Recomputed,
+    notes: Sequence[tuple[str, NoteState]],
+    tolerance: float,
 ) -> RecallDiffers | None:
     """Return the first difference of a repeated recall if erasure explains it, or None.
 
@@ -365,7 +394,7 @@ def _difference(
     left = [hit for hit in receipt.derived_from if hit.id not in gone]
     # If a hit is gone, one more note is at the end of the list now: leave it out.
     hits = now.hits[: len(left)] if len(left) < len(receipt.derived_from) else now.hits
-    found = _first_place(receipt, now, left, hits)
+    found = _first_place(receipt, now, left, hits, tolerance)
     if found is None:
         return None
     place, recorded, is_now = found
@@ -376,7 +405,11 @@ def _difference(
 
 
 def _first_place(
-    receipt: RecallReceipt, now: Recomputed, left: Sequence[Derived], hits: Sequence[Derived]
+    receipt: RecallReceipt,
+    now: Recomputed,
+    left: Sequence[Derived],
+    hits: Sequence[Derived],
+    tolerance: float,
 ) -> tuple[str, object, object] | None:
     if receipt.profile != now.profile:
         return "profile", receipt.profile, now.profile
@@ -386,13 +419,26 @@ def _first_place(
         for field in Derived.__struct_fields__:
             recorded, found = getattr(was, field), getattr(is_now, field)
             # Compared as bytes: 0.0 and -0.0 are equal, and not the same score.
-            if canonical(recorded) != canonical(found):
+            if canonical(recorded) != canonical(found) and not _close(recorded, found, tolerance):
                 return f"{field} of hit {place}", recorded, found
     if len(left) != len(hits):
         return "number of hits", len(left), len(hits)
     if now.tokens is not None and receipt.tokens != now.tokens:
         return "tokens", receipt.tokens, now.tokens
     return None
+
+
+def _close(one: object, other: object, tolerance: float) -> bool:
+    """Return True if two scores, or the scores of the same lanes, differ by at most `tolerance`."""
+    if not tolerance:
+        return False
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) <= tolerance
+    if not isinstance(one, tuple) or not isinstance(other, tuple):
+        return one == other
+    return len(one) == len(other) and all(
+        _close(each, its, tolerance) for each, its in zip(one, other, strict=True)
+    )
 
 
 # The receipts in the log of a memory: find one by id, read all, check one.
@@ -428,6 +474,13 @@ def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
         yield _receipt_at(memory, seq)
 
 
+def receipts_up_to(memory: SqliteMemory, seq: int) -> int:
+    """Return how many receipts the log has up to a position."""
+    with memory.reading() as db:
+        question = "SELECT count(*) FROM receipt WHERE seq <= ?"
+        return int(db.execute(question, (seq,)).fetchone()[0])
+
+
 def chain_end(db: sqlite3.Connection) -> Link:
     """Return the end of the chain of receipts."""
     last = db.execute("SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1").fetchone()
@@ -435,13 +488,15 @@ def chain_end(db: sqlite3.Connection) -> Link:
 
 
 def verify_forgotten(
-    memory: SqliteMemory, receipt: ForgetReceipt, *, keys: Mapping[str, bytes]
+    memory: SqliteMemory, receipt: ForgetReceipt, *, keys: Mapping[str, bytes] | None
 ) -> VerifiedForget:
     """Check a receipt of a forgetting against the memory as it is now. Raise a `ReceiptError`.
 
     Its list of runs says what was done to them then, and is signed; runs are not looked at here.
+    With `keys` None, the caller has checked that the receipt is genuine.
     """
-    check_signature(receipt, keys)
+    if keys is not None:
+        check_signature(receipt, keys)
     ids = [each.id for each in receipt.forgotten]
     if receipt.store != memory.identity():
         raise MissingRecord(id=ids[0] if ids else receipt.forget_id)
@@ -473,12 +528,17 @@ def content_at(memory: SqliteMemory, seq: int) -> Held | Erased | None:
     return None if isinstance(header, str) else Erased(content_hash=header.body_sha256)
 
 
-def _find_receipt(memory: SqliteMemory, id: str) -> Receipt:
+def place_of(memory: SqliteMemory, id: str) -> int:
+    """Return the position of the log where a receipt is. Raise `ReceiptUnknown` if it is not."""
     with memory.reading() as db:
         row = db.execute("SELECT seq FROM receipt WHERE read_id = ?", (id,)).fetchone()
     if row is None:
         raise ReceiptUnknown(id=id)
-    return _receipt_at(memory, row[0])
+    return int(row[0])
+
+
+def _find_receipt(memory: SqliteMemory, id: str) -> Receipt:
+    return _receipt_at(memory, place_of(memory, id))
 
 
 def _receipt_at(memory: SqliteMemory, seq: int) -> Receipt:

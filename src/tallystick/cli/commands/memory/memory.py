@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,12 @@ from tallystick.cli.commands.memory.options import (
     IN_MEMORY,
     content_line,
     filters_from,
+    head_from,
     note_fields,
     opened,
     readable,
     shown_time,
+    signing_key,
     source,
     utf8_text,
     with_filters,
@@ -28,13 +29,13 @@ from tallystick.cli.commands.memory.options import (
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.show import counted, plain
-from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import ImportRefused
 from tallystick.memory.exchange import export_notes, import_notes
 from tallystick.memory.memory import Memory, add_key, open_keys
 from tallystick.memory.note import CONTENT_BYTES_MAX
 from tallystick.memory.recall.selection import Seen
+from tallystick.memory.receipts.receipt_file import receipt_file_bytes
 from tallystick.memory.report import (
     Checked,
     Listed,
@@ -200,7 +201,6 @@ def _text(value: object) -> str:
 # `tally memory stats`, `verify`, `embed` and `keys`: the memory as a whole.
 
 
-_HEAD = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 _WHY_CHARS_MAX = 300
 
 
@@ -257,7 +257,7 @@ def verify_command(kept: str | None, tenant: str | None, as_json: bool) -> int:
         tally memory verify
         tally memory verify --head 12:5891b5b522d5…
     """
-    head = None if kept is None else _head(kept)
+    head = None if kept is None else head_from(kept)
     with opened(tenant) as memory:
         checked = check_memory(memory, head=head)
     if as_json:
@@ -273,18 +273,12 @@ def verify_command(kept: str | None, tenant: str | None, as_json: bool) -> int:
     return OK if checked.valid else LEDGER
 
 
-def _head(text: str) -> Head:
-    found = _HEAD.fullmatch(text)
-    if found is None:
-        raise UsageError("--head is COUNT:HASH, as tally memory verify prints it")
-    return Head(count=int(found[1]), hash=found[2])
-
-
 def _report(report: object) -> dict[str, object]:
     names = ("valid", "total_records", "verified_records", "first_broken_at", "error_message")
     fields: dict[str, object] = {name: getattr(report, name) for name in names}
-    if hasattr(report, "erased"):
-        fields["erased"] = report.erased
+    for name in ("erased", "unknown_keys"):
+        if hasattr(report, name):
+            fields[name] = getattr(report, name)
     return fields
 
 
@@ -297,7 +291,9 @@ def _tell(checked: Checked) -> None:
         place = "" if log.first_broken_at is None else f"entry {log.first_broken_at:,}: "
         click.echo(f"log       {place}{plain(log.error_message or '', chars_max=_WHY_CHARS_MAX)}")
     if receipts.valid:
-        click.echo(f"receipts  {receipts.total_records:,}: all hold")
+        unknown = receipts.unknown_keys
+        beside = f"; {unknown:,} of them signed with a key that is not here" if unknown else ""
+        click.echo(f"receipts  {receipts.total_records:,}: all hold{beside}")
     else:
         why = plain(receipts.error_message or "", chars_max=_WHY_CHARS_MAX)
         click.echo(f"receipts  {why}")
@@ -352,6 +348,55 @@ def keys_command(add: bool, as_json: bool) -> int:
         return OK
     for id in keys.by_id:
         click.echo(f"{id}{'  signs' if id == keys.current.id else ''}")
+    return OK
+
+
+# `tally memory receipt`: a receipt that somebody else can check.
+
+
+@command.command("receipt")
+@click.argument("id", metavar="RECALL|FORGETTING")
+@click.option("--sign", is_flag=True, help="Sign it with your key, made on first use.")
+@click.option(
+    "--query", "asked", type=utf8_text, metavar="TEXT",
+    help="Put what was asked into it, for whoever gets it.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write it there.",
+)  # fmt: skip
+@with_reader
+@click.option("--json", "as_json", is_flag=True, help="Print it even if it is written to a file.")
+def receipt_command(
+    id: str,
+    sign: bool,
+    asked: str | None,
+    output: Path | None,
+    tenant: str | None,
+    agent: str | None,
+    as_json: bool,
+) -> int:
+    r"""Give a receipt away: somebody else checks it with a copy of the memory, and no secret.
+
+    The file names the head of the log that ends with the receipt. With --sign it is checked by your
+    public key, without by a head that you give: tally recall --verify says how.
+
+    
+    Example:
+        tally memory receipt 0199d3b0-… --sign -o it.receipt
+        tally recall --verify it.receipt --against copy.db --key signing.pub
+    """
+    with opened(tenant, agent) as memory:
+        key = signing_key(memory.store.path) if sign else None
+        file = memory.receipt_file(id, query=asked, key=key)
+    line = receipt_file_bytes(file) + b"\n"
+    if output is not None:
+        written(output, iter((line,)))
+    if output is None or as_json:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    signed = f"signed by {file.key_id}" if file.signed else "unsigned"
+    click.echo(f"receipt {one_line(id)}, under head {file.count}:{file.hash}, {signed}", err=True)
     return OK
 
 

@@ -13,6 +13,7 @@ from tallystick.cli.commands.memory.options import (
     filters_from,
     note_fields,
     opened,
+    signing_key,
     source,
     tell_remarks,
     utf8_text,
@@ -180,12 +181,28 @@ _K = 10
     help="Write the receipt there.",
 )  # fmt: skip
 @click.option(
+    "--sign", is_flag=True,
+    help="With --receipt: sign it, so that others can check it by your public key.",
+)  # fmt: skip
+@click.option(
     "--verify", "verified", metavar="RECEIPT",
     help="Check a receipt, a file or the id of a recall, by making the recall again.",
 )  # fmt: skip
 @click.option(
     "--query", "asked", type=utf8_text, metavar="TEXT",
     help="With --verify: what was asked, which no receipt says. With it the ranking is checked.",
+)  # fmt: skip
+@click.option(
+    "--against", metavar="FILE",
+    help="With --verify: a copy of somebody else's memory, or an export of it.",
+)  # fmt: skip
+@click.option(
+    "--key", "key_file", type=click.Path(dir_okay=False, path_type=Path), metavar="PUB",
+    help="With --verify: who must have signed the receipt.",
+)  # fmt: skip
+@click.option(
+    "--head", metavar="COUNT:HASH",
+    help="With --verify: a head of the memory; the receipt must be an entry under it.",
 )  # fmt: skip
 @click.option(
     "--program", metavar="FILE|-",
@@ -208,8 +225,12 @@ def recall_command(
     explain: bool,
     tokens_max: int | None,
     receipt_file: Path | None,
+    sign: bool,
     verified: str | None,
     asked: str | None,
+    against: str | None,
+    key_file: Path | None,
+    head: str | None,
     program: str | None,
     fuel: int | None,
     pages: int | None,
@@ -224,17 +245,23 @@ def recall_command(
     --verify makes a recall again, offline, from what was known then: exit code 8 if it comes to
     something else, 6 if the receipt does not hold. What was erased since is said to be erased.
 
+    Your own receipts are checked with your key. Those of others need a copy of their memory
+    (--against), and their public key (--key) or a head of the memory (--head).
+
     \b
     Example:
         tally recall "where does Ann live?" -k 3
         tally recall --verify last.receipt --query "where does Ann live?"
+        tally recall --verify ann.receipt --against ann.db --key ann.pub
         tally recall --program hop.py --json
     """
     _check(query, verified, program, asked, (fuel, pages, wall_ms))
+    _check_others(verified, (against, key_file, head), sign=sign, receipt=receipt_file)
     if verified is not None:
-        from tallystick.cli.commands.memory.recall_checks import verify_receipt
+        from tallystick.cli.commands.memory.recall_checks import By, verify_receipt
 
-        return verify_receipt(verified, asked, tenant=tenant, as_json=as_json)
+        by = By(against=against, key_file=key_file, head=head)
+        return verify_receipt(verified, asked, by=by, tenant=tenant, as_json=as_json)
     filters = filters_from(given)
     if program is not None:
         from tallystick.cli.commands.memory.recall_checks import run_program
@@ -254,8 +281,14 @@ def recall_command(
         made = memory.recall(
             query, k, as_of=as_of, strategy=strategy, filters=filters, tokens_max=tokens_max
         )
+        data = receipt_bytes(made.receipt)
+        if sign:
+            from tallystick.memory.receipts.receipt_file import receipt_file_bytes
+
+            key = signing_key(memory.store.path)
+            data = receipt_file_bytes(memory.receipt_file(made.receipt.read_id, key=key))
     if receipt_file is not None:
-        written(receipt_file, iter((receipt_bytes(made.receipt), b"\n")))
+        written(receipt_file, iter((data, b"\n")))
     _tell_recalled(made, explain=explain, as_json=as_json)
     return OK
 
@@ -277,6 +310,17 @@ def _check(
         raise UsageError("--query goes with --verify; without it, give the query by itself")
     if program is None and any(each is not None for each in limits):
         raise UsageError("--fuel, --pages and --wall-ms go with --program")
+
+
+def _check_others(
+    verified: str | None, given: tuple[object, ...], *, sign: bool, receipt: Path | None
+) -> None:
+    if verified is None and any(each is not None for each in given):
+        raise UsageError("--against, --key and --head go with --verify")
+    if sign and receipt is None:
+        raise UsageError(
+            "--sign goes with --receipt FILE; for a recall that was made: tally memory receipt"
+        )
 
 
 def _tell_recalled(made: Recalled, *, explain: bool, as_json: bool) -> None:

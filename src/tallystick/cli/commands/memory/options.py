@@ -9,22 +9,27 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 import msgspec
 
 from tallystick.cli.parts import stacked
 from tallystick.cli.show import plain, safe
+from tallystick.core.chain import Head
 from tallystick.core.errors import InvalidLimit, UsageError, system_errors
 from tallystick.core.ids import moment_ms, moment_text
 from tallystick.memory.memory import AGENT, Memory
 from tallystick.memory.note import MemoryType, Note
 from tallystick.memory.recall.minilm import missing
 from tallystick.memory.recall.selection import Filters
+from tallystick.settings.files import config_directory
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import load_settings
 from tallystick.storage.private_file import whole_file
+
+if TYPE_CHECKING:
+    from tallystick.settings.signing import SigningKey
 
 _DEFAULT = "default"
 # Where there is no terminal, lines are as wide as this.
@@ -72,6 +77,31 @@ def opened(
         create=create,
     ) as memory:
         yield memory
+
+
+# -- keys and heads ------------------------------------------------------------------------------
+
+
+_HEAD = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
+
+
+def head_from(text: str) -> Head:
+    """A head as `tally memory verify` prints it."""
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise UsageError("--head is COUNT:HASH, as tally memory verify prints it")
+    return Head(count=int(found[1]), hash=found[2])
+
+
+def signing_key(memory: Path) -> SigningKey:
+    """The user's key for signatures, made on first use; never beside the memory."""
+    from tallystick.settings.signing import open_signing_key
+
+    key = open_signing_key(config_directory(os.environ), ledger=memory)
+    if key.made:
+        said = one_line(str(key.public_path))
+        click.echo(f"made key {key.id}; give {said} to those who check your receipts", err=True)
+    return key
 
 
 # -- filters -----------------------------------------------------------------------------------

@@ -6,12 +6,20 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
 
 import click
 import msgspec
 
-from tallystick.cli.commands.memory.options import opened, readable, source, tell_remarks
+from tallystick.cli.commands.memory.options import (
+    head_from,
+    opened,
+    readable,
+    source,
+    tell_remarks,
+)
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import echo_json
@@ -34,17 +42,24 @@ from tallystick.memory.code_mode.operations import (
     run,
 )
 from tallystick.memory.code_mode.python import form_of, run_python
+from tallystick.memory.errors import ImportRefused
 from tallystick.memory.memory import Memory
 from tallystick.memory.recall.recall import Strategy
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.recall.words import TOKENIZER, count_tokens
 from tallystick.memory.receipts.receipt import (
-    RECEIPT_BYTES_MAX,
     RecallReceipt,
     Receipt,
     ReceiptError,
     ReceiptUnknown,
-    read_receipt,
+)
+from tallystick.memory.receipts.receipt_file import (
+    RECEIPT_FILE_BYTES_MAX,
+    CheckedReceipt,
+    ReceiptFile,
+    read_receipt_file,
+    verify_receipt_file,
+    verify_with_memory,
 )
 from tallystick.memory.receipts.receipts import (
     Verified,
@@ -56,6 +71,7 @@ from tallystick.memory.receipts.receipts import (
 )
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory, data_directory
+from tallystick.settings.signing import read_public_key
 
 _MS_PER_SECOND = 1_000
 
@@ -211,37 +227,77 @@ def _tell(bundle: Bundle | None, error: CodeModeError | None) -> None:
 _WHY_CHARS_MAX = 300
 
 
-def verify_receipt(named: str, query: str | None, *, tenant: str | None, as_json: bool) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class By:
+    """What somebody else's receipt is checked by: a copy or export, a public key, a head."""
+
+    against: str | None = None
+    key_file: Path | None = None
+    head: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """True if the receipt is not to be checked with a key of this user's."""
+        return any(each is not None for each in (self.against, self.key_file, self.head))
+
+
+def verify_receipt(
+    named: str, query: str | None, *, by: By, tenant: str | None, as_json: bool
+) -> int:
     """Check a receipt by its file, or by its id. The exit code says what came of it.
 
     With JSON what does not hold is told as what does: in one object.
     """
-    verified: Verified | VerifiedForget
-    with opened(tenant) as memory:
-        try:
-            receipt = _receipt(memory, named)
-            if isinstance(receipt, RecallReceipt):
-                verified = memory.verify(receipt, query=query)
-            elif query is not None:
-                raise UsageError("the receipt is of a forgetting, which has no query")
-            else:
-                verified = verify_forgotten(memory.store, receipt, keys=memory.keys.by_id)
-        except ReceiptError as error:
-            if not as_json:
-                raise
-            echo_json(
-                {"held": False, **_verified_fields(None), "code": error.code, "message": str(error)}
-            )
-            return exit_code_of(error)
+    checked: CheckedReceipt | None = None
+    try:
+        if by.given:
+            checked = _check_others(named, query, by=by, tenant=tenant)
+            verified = checked.verified
+        else:
+            verified = _check_own(named, query, tenant=tenant)
+    except (ReceiptError, ImportRefused) as error:
+        if not as_json:
+            raise
+        said = {"code": error.code, "message": str(error)}
+        echo_json({"held": False, **_verified_fields(None), **_by_fields(None), **said})
+        return exit_code_of(error)
     if as_json:
-        echo_json({"held": True, **_verified_fields(verified), "code": None, "message": None})
+        fields = {**_verified_fields(verified), **_by_fields(checked)}
+        echo_json({"held": True, **fields, "code": None, "message": None})
     else:
-        for line in _lines(verified):
+        for line in _lines(verified, checked):
             click.echo(line)
     return OK
 
 
-def _receipt(memory: Memory, named: str) -> Receipt:
+def _check_own(named: str, query: str | None, *, tenant: str | None) -> Verified | VerifiedForget:
+    with opened(tenant) as memory:
+        receipt = _receipt(memory, named)
+        if isinstance(receipt, ReceiptFile):
+            query = receipt.query if query is None else query
+            receipt = receipt.read()
+        if isinstance(receipt, RecallReceipt):
+            return memory.verify(receipt, query=query)
+        if query is not None:
+            raise UsageError("the receipt is of a forgetting, which has no query")
+        return verify_forgotten(memory.store, receipt, keys=memory.keys.by_id)
+
+
+def _check_others(named: str, query: str | None, *, by: By, tenant: str | None) -> CheckedReceipt:
+    key = None if by.key_file is None else read_public_key(by.key_file)
+    head = None if by.head is None else head_from(by.head)
+    if by.against is not None:
+        if tenant is not None:
+            raise UsageError("--against and --memory name two memories; give one of them")
+        with source(named) as file:
+            data = file.read(RECEIPT_FILE_BYTES_MAX + 2)
+        return verify_receipt_file(data, Path(by.against), key=key, head=head, query=query)
+    with opened(tenant) as memory:
+        receipt = _receipt(memory, named)
+        return verify_with_memory(receipt, memory.store, key=key, head=head, query=query)
+
+
+def _receipt(memory: Memory, named: str) -> ReceiptFile | Receipt:
     if not os.path.lexists(named) and os.sep not in named:
         if not named.isprintable():
             raise ReceiptUnknown(id=plain(named))
@@ -250,7 +306,16 @@ def _receipt(memory: Memory, named: str) -> Receipt:
         except ReceiptUnknown:
             return kept_forget(memory.store, named)
     with source(named) as file:
-        return read_receipt(file.read(RECEIPT_BYTES_MAX + 2))
+        return read_receipt_file(file.read(RECEIPT_FILE_BYTES_MAX + 2))
+
+
+def _by_fields(checked: CheckedReceipt | None) -> dict[str, object]:
+    """What it was checked by; `own_key` if it is a receipt of this user's."""
+    if checked is None:
+        return {"by": "own_key", "key": None, "head": None, "why_not_ranked": None}
+    head = None if checked.head is None else f"{checked.head.count}:{checked.head.hash}"
+    why = checked.why_not_ranked or None
+    return {"by": checked.by, "key": checked.key_id, "head": head, "why_not_ranked": why}
 
 
 def _verified_fields(verified: Verified | VerifiedForget | None) -> dict[str, object]:
@@ -268,26 +333,51 @@ def _verified_fields(verified: Verified | VerifiedForget | None) -> dict[str, ob
     return {**said, **ranked, "notes": notes}
 
 
-def _lines(verified: Verified | VerifiedForget) -> Iterator[str]:
+def _lines(
+    verified: Verified | VerifiedForget, checked: CheckedReceipt | None = None
+) -> Iterator[str]:
     notes = len(verified.notes)
     if isinstance(verified, VerifiedForget):
         yield f"held: forgetting {verified.forget_id}, {counted(notes, 'note')}"
     else:
-        held = notes - len(verified.erased)
+        held = sum(state == "held" for _, state in verified.notes)
         yield f"held: recall {verified.read_id}, notes still there: {held:,} of {notes:,}"
     for id, state in verified.notes:
         if state != "held" or isinstance(verified, VerifiedForget):
-            yield f"{state}: note {id}"
+            yield f"{state.replace('_', ' ')}: note {id}"
     if isinstance(verified, Verified):
-        yield _ranking(verified)
+        if verified.query == "not_checked":
+            yield "query: its digest can only be checked by the owner, or with the key of the query"
+        yield _ranking(verified, "" if checked is None else checked.why_not_ranked)
+    if checked is not None:
+        yield _trust(checked)
 
 
-def _ranking(verified: Verified) -> str:
+def _trust(checked: CheckedReceipt) -> str:
+    head = "" if checked.head is None else f"{checked.head.count}:{checked.head.hash}"
+    match checked.by:
+        case "public_key":
+            return f"signed: by the key {checked.key_id}"
+        case "head":
+            return f"head: an entry of the log under the head given, {head}"
+        case "own_head":
+            return f"head: the copy's own, {head}; compare it with one that its owner gives"
+        case _:
+            assert_never(checked.by)
+
+
+def _ranking(verified: Verified, why_not: str) -> str:
     match verified.ranking:
         case "same":
             return "ranking: made again, and the same to the last digit"
+        case "close":
+            return "ranking: made again; the same notes in the same order, the last digits differ"
         case "erased":
             why = plain(verified.difference or "", chars_max=_WHY_CHARS_MAX)
             return f"ranking: differs, as notes of its scope were erased: {why}"
+        case "not_recomputed" if why_not:
+            return f"ranking: not made again: {plain(why_not, chars_max=_WHY_CHARS_MAX)}"
         case "not_recomputed":
             return "ranking: not made again; --query TEXT says what was asked"
+        case _:
+            assert_never(verified.ranking)
