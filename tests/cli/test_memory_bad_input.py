@@ -135,7 +135,7 @@ def test_bytes_that_are_no_text_are_wrong_usage(here: Here) -> None:
     assert here.json("memory", "export", "\udc80.jsonl")["notes"] == 1
 
 
-@pytest.mark.parametrize("k", ["0", "-1", "101", "10000", "x", "1e3", "99999999999999999999"])
+@pytest.mark.parametrize("k", ["-1", "101", "10000", "x", "1e3", "99999999999999999999"])
 def test_a_k_that_is_none_is_wrong_usage(here: Here, k: str) -> None:
     here.remember("the ferry leaves at nine")
 

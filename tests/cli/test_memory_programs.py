@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from tests.cli.test_memory import Here
 from tests.memory.memory_store import quick_folder
 
+from tallystick.memory.memory import Memory
 from tallystick.settings.paths import cache_directory
 
 # Of the program's own time nothing is to be tested here, on a machine that others use as well.
@@ -92,6 +95,43 @@ def test_a_limit_ends_it_and_what_it_had_is_shown(here: Here) -> None:
     assert held["error"]["code"] == "refused.code_mode.sandbox"
 
 
+def test_a_slow_call_is_cut_at_the_wall_and_making_ready_is_not_counted(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let = threading.Event()
+    usual, prepare = Memory.recall, Memory.prepare
+
+    def recall_(self: Memory, query: str, k: int = 10, **more: Any) -> object:
+        if query == "slow":
+            let.wait(30)
+        return usual(self, query, k, **more)
+
+    def prepare_(self: Memory) -> None:
+        prepare(self)
+        time.sleep(1.5)
+
+    monkeypatch.setattr(Memory, "recall", recall_)
+    monkeypatch.setattr(Memory, "prepare", prepare_)
+    program = operations(recall("ferry"), recall("slow"), recall("bread"))
+    began = time.monotonic()
+
+    bundle = here.json("recall", "--program", "-", "--wall-ms", "1000", say=program, code=3)
+    took = time.monotonic() - began
+    let.set()
+
+    assert took < 20
+    assert bundle["error"]["message"] == "guest exceeded wall-time budget 1s"
+    assert bundle["final_answer"] == "- the ferry leaves at nine"
+    assert bundle["fuel_used"] == 2_000_000
+
+
+def test_no_notes_may_be_asked_for(here: Here) -> None:
+    bundle = here.json("recall", "--program", "-", *PATIENT, say=operations(recall("ferry", 0)))
+
+    assert (bundle["recalled"], bundle["error"]) == ([], None)
+    assert here.json("recall", "ferry", "-k", "0")["hits"] == []
+
+
 def test_filters_hold_for_every_recall_of_a_program(here: Here) -> None:
     program = operations(recall("ferry bread", 10))
 
@@ -107,7 +147,7 @@ def test_filters_hold_for_every_recall_of_a_program(here: Here) -> None:
         ("", "empty"),
         ("{}", "operations"),
         (operations({"op": "forget"}), "unknown operation"),
-        (operations({"op": "recall", "query": "x", "k": 0}), "k is 0"),
+        (operations({"op": "recall", "query": "x", "k": -1}), "k is -1"),
         (operations({"op": "recall", "query": "x", "k": 10_000}), "k is 10000"),
         (b"\xff", "not UTF-8"),
         ("for", "line 1"),

@@ -128,7 +128,7 @@ def test_what_was_not_recalled_here_cannot_be_cited(sandbox: WasmSandbox, memory
 @pytest.mark.parametrize(
     "call",
     [
-        "recall('ferry', k=0)",
+        "recall('ferry', k=0.0)",
         "recall('ferry', k=-1)",
         "recall('ferry', k=10000)",
         "recall('ferry', k='5')",

@@ -414,3 +414,56 @@ def test_a_new_file_has_the_pages_that_its_kind_asks_for(path: Path) -> None:
         found = [db.execute(f"PRAGMA {each}").fetchone() for each in asked]
 
     assert found == [(1_024,), (7,), (3,)]
+
+
+# -- work that nobody waits for ----------------------------------------------------------------
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_a_watched_statement_is_interrupted_and_other_threads_go_on(file: SqliteFile) -> None:
+    add(file, "one")
+    unwanted = threading.Event()
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with file.interruptible(unwanted.is_set), file.reading() as db:
+                db.execute(ENDLESS).fetchall()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    unwanted.set()
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert len(raised) == 1
+    # The connection is as it was: nothing is interrupted any more.
+    assert words(file) == ["one"]
+    with file.interruptible(lambda: False):
+        assert words(file) == ["one"]
+
+
+def test_nothing_is_begun_for_somebody_who_does_not_wait(file: SqliteFile) -> None:
+    add(file, "one")
+
+    with file.interruptible(lambda: True):
+        with pytest.raises(TimeoutError), file.reading():
+            pass
+        with pytest.raises(TimeoutError), file.writing():
+            pass
+
+    add(file, "two")
+    assert words(file) == ["one", "two"]
+
+
+def test_what_is_being_written_is_written(file: SqliteFile) -> None:
+    unwanted = threading.Event()
+
+    with file.interruptible(unwanted.is_set), file.writing() as db:
+        unwanted.set()
+        db.execute("INSERT INTO word VALUES ('one')")
+
+    assert words(file) == ["one"]

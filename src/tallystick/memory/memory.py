@@ -28,7 +28,14 @@ from tallystick.memory.errors import ModelMismatch, NoteInvalid
 from tallystick.memory.forget import effective_importance
 from tallystick.memory.note import NewNote, Note, check_agent
 from tallystick.memory.recall.minilm import DIMENSIONS, MiniLm, missing
-from tallystick.memory.recall.recall import Asking, Recalled, Strategy, recall, verify_recall
+from tallystick.memory.recall.recall import (
+    Asking,
+    Recalled,
+    Strategy,
+    looking,
+    recall,
+    verify_recall,
+)
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import EVERYTHING, NOW, Filters, Seen, select_notes
 from tallystick.memory.recall.view import find_note
@@ -54,6 +61,8 @@ from tallystick.storage import system
 from tallystick.storage.private_file import make_private, write_whole
 
 if TYPE_CHECKING:
+    from tallystick.memory.code_mode.operations import Budget as ProgramBudget
+    from tallystick.memory.code_mode.operations import Bundle, Program
     from tallystick.memory.recall.index import StandingIndex
     from tallystick.memory.receipts.receipt_file import ReceiptFile
     from tallystick.settings.signing import SigningKey
@@ -310,8 +319,21 @@ class Memory:
         return self._reader
 
     def prepare(self) -> None:
-        """Load the embedder, and embed up to 200 new notes, so that the next recall need not."""
-        self._embedder_for("auto", self.profile, None)
+        """Do now what the next recall would otherwise do first.
+
+        Load the embedder, embed up to 200 new notes, let the index follow the log, and count the
+        tokens of notes that were not counted yet.
+        """
+        embedder, _ = self._embedder_for("auto", self.profile, None)
+        if embedder is not None:
+            # Its first use also takes longer than the others.
+            embedder.embed("warm")
+        index = self._standing_index()
+        with looking(
+            self.store, reader=self._reader, filters=NOW, as_of=None, at=None, index=index
+        ) as looked:
+            if looked.indexed:
+                looked.count_all(count_tokens, tokenizer=TOKENIZER)
 
     # -- notes ---------------------------------------------------------------------------------
 
@@ -419,6 +441,27 @@ class Memory:
             index=self._standing_index(),
         )
         return made if not remarks else _with_remarks(made, remarks)
+
+    def run_program(
+        self,
+        program: str | bytes | Program,
+        *,
+        budget: ProgramBudget | None = None,
+        as_of: int | str | None = None,
+        strategy: Strategy = "auto",
+        filters: Filters = NOW,
+    ) -> Bundle:
+        """Run a recall program, a list of operations or Python, and return its bundle.
+
+        The time of `budget` counts the program and its calls, and not what is made ready for it.
+        Raise a `CodeModeError`, which has what was gathered, if the program ends early, and
+        `InvalidProgram` if it is none.
+        """
+        # Most who open a memory run no programs.
+        from tallystick.memory.code_mode.running import MemoryHost, run_recall_program
+
+        host = MemoryHost(self, as_of=as_of, strategy=strategy, filters=filters)
+        return run_recall_program(self, program, budget=budget, host=host)
 
     def receipt(self, read_id: str) -> RecallReceipt:
         """Return the receipt of a recall that was made here, by this agent unless as the owner.

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from tallystick.storage.sqlite_connection import FileKind, SqliteConnection
@@ -97,6 +98,17 @@ def checkpointed(db: sqlite3.Connection, how: str = "TRUNCATE") -> bool:
     return not busy
 
 
+# Instructions of SQLite between two looks whether a watched statement is still wanted: well below a
+# millisecond.
+_WATCHED_STEPS = 10_000
+
+
+class _Watch(threading.local):
+    """What ends the work of this thread on a file, if anything does."""
+
+    unwanted: Callable[[], bool] | None = None
+
+
 class SqliteFile:
     """A file that is read on one connection and written on another, shared by threads.
 
@@ -113,6 +125,7 @@ class SqliteFile:
         self._reader = SqliteConnection(
             path, kind, busy_seconds=busy_seconds, query_only=True, kept=kept
         )
+        self._watch = _Watch()
         self._writer = Transactions(
             SqliteConnection(path, kind, busy_seconds=busy_seconds, query_only=False, kept=kept)
         )
@@ -123,21 +136,28 @@ class SqliteFile:
 
         A reading inside another one of this thread has the same state.
         """
+        self._check_wanted()
         with self._translating_errors():
             mine = self._reader.mine
             if mine is not None:
                 yield mine
                 return
             with self._reader.held() as db:
+                watched = self._watch.unwanted
+                if watched is not None:
+                    db.set_progress_handler(watched, _WATCHED_STEPS)
                 db.execute("BEGIN")
                 try:
                     yield db
                 finally:
+                    if watched is not None:
+                        db.set_progress_handler(None, 0)
                     db.execute("COMMIT")
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
         """Make one transaction: all of it, or nothing."""
+        self._check_wanted()
         with (
             self._translating_errors(),
             self._writer.one(forced=forced, busy_seconds=self.busy_seconds) as db,
@@ -166,6 +186,23 @@ class SqliteFile:
                 return False
             # The new pages are in the log until nobody needs the old ones.
             return checkpointed(db)
+
+    @contextlib.contextmanager
+    def interruptible(self, unwanted: Callable[[], bool]) -> Iterator[None]:
+        """End the work of this thread soon after `unwanted` returns True. Other threads go on.
+
+        A statement that reads is interrupted, and nothing is begun any more: `TimeoutError`. A
+        transaction that writes is never interrupted.
+        """
+        before, self._watch.unwanted = self._watch.unwanted, unwanted
+        try:
+            yield
+        finally:
+            self._watch.unwanted = before
+
+    def _check_wanted(self) -> None:
+        if self._watch.unwanted is not None and self._watch.unwanted():
+            raise TimeoutError(f"{self.path}: nobody waits for it any more")
 
     def close(self) -> None:
         """Close the file. The next use opens it again."""

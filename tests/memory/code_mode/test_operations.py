@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
@@ -234,6 +236,75 @@ def test_a_host_that_gives_up_in_time_ends_the_program_as_time_does() -> None:
     assert len(raised.value.partial.recalled) == 2
 
 
+def milliseconds() -> float:
+    return time.monotonic() * 1000
+
+
+def test_a_call_that_takes_too_long_is_left_and_what_it_gives_is_not_used() -> None:
+    let, over = threading.Event(), threading.Event()
+
+    class Slow(WordStore):
+        def score(self, memory_id: str) -> float:
+            let.wait(30)
+            over.set()
+            return super().score(memory_id)
+
+    host, began = Slow(), time.monotonic()
+    with pytest.raises(WallTimeExceeded) as raised:
+        run(
+            program(RECALL, Score(memory_id="m0"), RECALL),
+            host,
+            clock=milliseconds,
+            budget=Budget(wall_ms=300),
+        )
+    took = time.monotonic() - began
+    let.set()
+
+    assert 0.3 <= took < 10
+    assert over.wait(10)
+    assert raised.value.fuel_used == 2 * HOST_CALL_FUEL
+    assert raised.value.partial is not None
+    assert raised.value.partial.scores == {}
+    assert len(raised.value.partial.recalled) == 2
+    assert [asked for asked in host.asked if asked.startswith("recall")] == ["recall tea 2"]
+
+
+def test_only_the_clock_that_is_given_says_that_time_is_over() -> None:
+    class Slow(WordStore):
+        def score(self, memory_id: str) -> float:
+            time.sleep(0.05)
+            return super().score(memory_id)
+
+    bundle = run(program(Score(memory_id="m0")), Slow(), clock=still, budget=Budget(wall_ms=1))
+
+    assert bundle.scores == {"m0": 0.25}
+
+
+def test_an_error_of_the_host_is_raised_as_it_is_and_no_thread_is_left() -> None:
+    class Broken(WordStore):
+        def score(self, memory_id: str) -> float:
+            raise ZeroDivisionError("a fault of the store")
+
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        run(program(RECALL, Score(memory_id="m0")), Broken(), clock=still)
+
+    until = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_no_notes_may_be_asked_for() -> None:
+    host = WordStore()
+
+    bundle = run(program(Recall(query="tea", k=0)), host, clock=still)
+
+    assert (host.asked, bundle.recalled) == (["recall tea 0"], ())
+    assert bundle.final_answer == "(no relevant memories)"
+    assert bundle.fuel_used == HOST_CALL_FUEL
+
+
 def test_pages_bound_what_a_program_gathers() -> None:
     # Id and content of the first fill the page to its last byte.
     host = WordStore("x" * (PAGE_BYTES - 2), "y")
@@ -389,9 +460,9 @@ def test_what_is_no_program_is_refused_in_one_line(raw: bytes, said: str) -> Non
     assert isinstance(raised.value, UsageError)
 
 
-@pytest.mark.parametrize("k", [0, -1, 101, 10_000])
-def test_k_is_from_1_to_100_however_a_program_comes(k: int) -> None:
-    said = rf"operation 2: k is {k}; it is a whole number from 1 to 100"
+@pytest.mark.parametrize("k", [-1, 101, 10_000])
+def test_k_is_from_0_to_100_however_a_program_comes(k: int) -> None:
+    said = rf"operation 2: k is {k}; it is a whole number from 0 to 100"
     fine, bad = ({"op": "recall", "query": "t", "k": each} for each in (1, k))
     host = WordStore()
 

@@ -14,6 +14,7 @@ from tests.memory.code_mode.recall_programs import NOTES, WordStore, ends, parti
 
 from tallystick.core.errors import LedgerError, Refused
 from tallystick.memory.code_mode import python
+from tallystick.memory.code_mode.form import PYTHON_BYTES_MAX, form_of
 from tallystick.memory.code_mode.operations import (
     FUEL_MAX,
     HOST_CALL_FUEL,
@@ -39,11 +40,9 @@ from tallystick.memory.code_mode.operations import (
 )
 from tallystick.memory.code_mode.python import (
     ANSWER_BYTES_MAX,
-    PYTHON_BYTES_MAX,
     Calls,
     Gathered,
     ProgramFailed,
-    form_of,
     run_python,
 )
 from tallystick.sandbox.port import HostCall, ProgramCharge

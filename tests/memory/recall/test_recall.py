@@ -139,6 +139,16 @@ def test_a_memory_of_more_than_twenty_notes_gives_nothing_where_nothing_fits(
     assert verify_recall(memory, made.receipt, keys=KEYS, query="zeppelin").ranking == "same"
 
 
+def test_no_notes_may_be_asked_for_and_the_receipt_says_so(memory: SqliteMemory) -> None:
+    notes(memory, "tea at four", "tea at five")
+
+    for strategy in ("auto", "exact", "lexical"):
+        made = asked(memory, "tea", Asking(agent_id="ann", k=0, strategy=strategy))
+        assert (made.hits, made.receipt.k, made.receipt.derived_from) == ((), 0, ())
+        verified = verify_recall(memory, made.receipt, keys=KEYS, query="tea")
+        assert verified.ranking == "same"
+
+
 @pytest.mark.parametrize("query", ["", "?!", "   "])
 def test_a_query_without_words_finds_nothing(memory: SqliteMemory, query: str) -> None:
     notes(memory, "the ferry leaves at nine")
@@ -211,9 +221,9 @@ def test_strategies_do_what_they_say_or_refuse(memory: SqliteMemory) -> None:
         asked(memory, "x", Asking(agent_id="ann", strategy="guess"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("k", [0, -1, 101, 10_000])
+@pytest.mark.parametrize("k", [-1, 101, 10_000])
 def test_so_many_cannot_be_asked_for(memory: SqliteMemory, k: int) -> None:
-    with pytest.raises(UsageError, match="k is from 1 to 100"):
+    with pytest.raises(UsageError, match="k is from 0 to 100"):
         asked(memory, "x", Asking(agent_id="ann", k=k))
 
 

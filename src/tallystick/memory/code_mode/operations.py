@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, assert_never
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Literal, Protocol, TypeVar, assert_never, cast
 
 import msgspec
 
@@ -178,7 +181,7 @@ class Recall(
     tag_field="op",
     tag="recall",
 ):
-    """Recall the best `k` notes for a query."""
+    """Recall the best `k` notes for a query. With a `k` of 0, only its receipt is made."""
 
     query: str
     k: int
@@ -300,8 +303,8 @@ def _why_not_query(query: str) -> str | None:
 
 
 def _why_not_k(k: int) -> str | None:
-    if isinstance(k, bool) or not 1 <= k <= K_MAX:
-        return f"k is {shown(k)}; it is a whole number from 1 to {K_MAX}"
+    if isinstance(k, bool) or not 0 <= k <= K_MAX:
+        return f"k is {shown(k)}; it is a whole number from 0 to {K_MAX}"
     return None
 
 
@@ -417,10 +420,11 @@ def _duration(ms: int) -> str:
 #
 # Rule 1: limits are strict: exactly at one is allowed. With no fuel or no time, nothing begins.
 # Rule 2: an error that ends a program has what was gathered until then, and the fuel used.
-# Rule 3: no clock is read here but the one that is passed in.
+# Rule 3: no clock but the one that is passed in says what time is used up.
 #
-# A host call that takes too long is not interrupted from here: the host ends it with a
-# `TimeoutError`, which counts as the end of the program's time.
+# A call of the host is made in another thread, and is left there when the time is over: it cannot
+# be ended from outside, and what it may still give is not used. A host may also end a call itself,
+# with a `TimeoutError`; that counts as the end of the program's time.
 
 
 HOST_CALL_FUEL = 1_000_000
@@ -509,6 +513,56 @@ class _Gathered:
         self.bytes_held += size
 
 
+# The least time between two looks at the clock that was passed in.
+_LOOK_AGAIN_SECONDS = 0.005
+_Result = TypeVar("_Result")
+
+
+class _CallThread:
+    """A thread that makes the calls of one program, one at a time. It begins with the first."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._given: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
+        self._begun = False
+
+    def call(
+        self, work: Callable[[], _Result], *, seconds: float, over: Callable[[], bool]
+    ) -> _Result:
+        """Return the result of `work`, or raise its error.
+
+        Raise `TimeoutError` if it is not there after `seconds` and `over` says that it is too late.
+        The thread must not be asked again then.
+        """
+        if not self._begun:
+            self._begun = True
+            # A daemon: a call that was left must not keep the process from ending.
+            threading.Thread(target=self._work, name="recall program", daemon=True).start()
+        self._asked.put(work)
+        while True:
+            try:
+                given, error = self._given.get(timeout=max(seconds, _LOOK_AGAIN_SECONDS))
+            except Empty:
+                if over():
+                    raise TimeoutError from None
+                seconds = 0.0
+                continue
+            if error is not None:
+                raise error
+            return cast("_Result", given)
+
+    def end(self) -> None:
+        """End the thread, after the call that it is in."""
+        self._asked.put(None)
+
+    def _work(self) -> None:
+        while (work := self._asked.get()) is not None:
+            try:
+                self._given.put((work(), None))
+            except BaseException as error:
+                self._given.put((None, error))
+
+
 def run(
     program: Program,
     host: Host,
@@ -519,22 +573,40 @@ def run(
 ) -> Bundle:
     """Run a program to its end, and return its bundle. Raise a `CodeModeError` if it ends early.
 
-    `clock` gives milliseconds that only grow. An empty program (`EmptyProgram`) and one with an
-    operation that is not allowed (`InvalidProgram`) are refused before anything is charged or
-    asked.
+    `clock` gives milliseconds that only grow. `host` is called in another thread than this one, one
+    call at a time; a call that exceeded the time may still be running there afterwards. An empty
+    program (`EmptyProgram`) and one with an operation that is not allowed (`InvalidProgram`) are
+    refused before anything is charged or asked.
     """
     if not program.operations:
         raise EmptyProgram
     check_program(program)
     budget = Budget() if budget is None else budget
-    started = clock()
     gathered = _Gathered(tokenizer=tokenizer)
+    calls = _CallThread()
+    try:
+        _perform_all(program, host, gathered, budget, clock, calls)
+    finally:
+        calls.end()
+    return gathered.bundle()
+
+
+def _perform_all(
+    program: Program,
+    host: Host,
+    gathered: _Gathered,
+    budget: Budget,
+    clock: Callable[[], float],
+    calls: _CallThread,
+) -> None:
+    started = clock()
 
     def out_of_time() -> WallTimeExceeded:
-        partial = gathered.bundle()
-        return WallTimeExceeded(
-            budget=budget.wall_ms, partial=partial, fuel_used=gathered.fuel_used
-        )
+        had = gathered.bundle()
+        return WallTimeExceeded(budget=budget.wall_ms, partial=had, fuel_used=gathered.fuel_used)
+
+    def over() -> bool:
+        return clock() - started > budget.wall_ms
 
     for operation in program.operations:
         gathered.fuel_used = charge_call(gathered.fuel_used)
@@ -544,11 +616,16 @@ def run(
             )
         # The clock may not have moved yet when the first operation comes; zero time still means
         # none.
-        if budget.wall_ms == 0 or clock() - started > budget.wall_ms:
+        left_ms = budget.wall_ms - (clock() - started) if budget.wall_ms else -1.0
+        if left_ms < 0:
             raise out_of_time()
         gathered.operations += 1
         try:
-            _perform(operation, host, gathered, pages=budget.mem_pages)
+            # Only this thread gathers: a call that was left changes nothing.
+            given = calls.call(
+                partial(_ask, operation, host), seconds=left_ms / _MS_PER_SECOND, over=over
+            )
+            _gather(operation, given, gathered, pages=budget.mem_pages)
         except TimeoutError as error:
             raise out_of_time() from error
         except CodeModeError:
@@ -561,9 +638,8 @@ def run(
                 partial=gathered.bundle(),
                 fuel_used=gathered.fuel_used,
             ) from error
-    if clock() - started > budget.wall_ms:
+    if over():
         raise out_of_time()
-    return gathered.bundle()
 
 
 def charge_call(fuel_used: int) -> int:
@@ -571,16 +647,28 @@ def charge_call(fuel_used: int) -> int:
     return min(fuel_used + HOST_CALL_FUEL, FUEL_MAX)
 
 
-def _perform(operation: Operation, host: Host, gathered: _Gathered, *, pages: int) -> None:
+def _ask(operation: Operation, host: Host) -> list[RecallHit] | float | str:
     match operation:
         case Recall(query=query, k=k):
-            for hit in host.recall(query, k):
+            return list(host.recall(query, k))
+        case Score(memory_id=memory_id):
+            return host.score(memory_id)
+        case Cite(memory_id=memory_id):
+            return host.cite(memory_id)
+        case _:
+            assert_never(operation)
+
+
+def _gather(operation: Operation, given: object, gathered: _Gathered, *, pages: int) -> None:
+    match operation:
+        case Recall():
+            for hit in cast("list[RecallHit]", given):
                 gathered.hold(hit.id, hit.content, pages=pages)
                 gathered.recalled.append(hit)
         case Score(memory_id=memory_id):
-            gathered.scores[memory_id] = host.score(memory_id)
-        case Cite(memory_id=memory_id):
-            receipt = host.cite(memory_id)
+            gathered.scores[memory_id] = cast("float", given)
+        case Cite():
+            receipt = cast("str", given)
             gathered.hold(receipt, pages=pages)
             gathered.receipts.append(receipt)
         case _:

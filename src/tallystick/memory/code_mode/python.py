@@ -6,8 +6,9 @@ recalls stay in its own variables; only what it answers or prints leaves the san
 Rule 1: the fuel of a program is what the guest used and 1,000,000 for each host call. Before each
 call, in this order: the call is charged; the program ends if it has used more than its fuel, or
 more than its time; only then the call is done.
-Rule 2: time counts everything from the start and interrupts everything, a call of the host too;
-such a call is abandoned, and what it may still give is not used.
+Rule 2: time counts the program and its calls, from when its interpreter is there. It interrupts
+everything, a call of the host too; such a call is abandoned, and what it may still give is not
+used.
 Rule 3: the same program over the same store gives the same bundle to the byte, fuel included.
 
 The guest's own fuel is limited by the whole budget, not by what the calls have left of it. A
@@ -17,25 +18,22 @@ halted either way.
 
 from __future__ import annotations
 
-import ast
 import re
 import time
-import warnings
 from asyncio import to_thread
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from tallystick.core.errors import SandboxError, TallystickError, UsageError
-from tallystick.core.json_text import read_json
+from tallystick.memory.code_mode.form import PYTHON_BYTES_MAX, one_line, too_long
 from tallystick.memory.code_mode.operations import (
     FUEL_MAX,
     HOST_CALL_FUEL,
     PAGE_BYTES,
-    PROGRAM_BYTES_MAX,
     PYTHON_FORM,
     Budget,
     Bundle,
@@ -235,7 +233,7 @@ class Calls:
         def recall(query: str, k: int = 10) -> list[dict[str, object]]:
             """Recall the best notes for a query: a list of {"id", "content", "score"}, best first.
 
-            `k` is from 1 to 100; a query has at most 10,000 characters.
+            `k` is from 0 to 100; a query has at most 10,000 characters.
             Example: for note in recall("when is tea?", 3): print(note["content"])
             """
 
@@ -322,27 +320,18 @@ def _operation_of(kind: type[Operation], **fields: object) -> Operation:
 # Running a program in the sandbox.
 
 
-PYTHON_BYTES_MAX = 1 << 16
 # Large for something that enters a context; and each hit is searched for in it.
 ANSWER_BYTES_MAX = 1 << 18
 # A query of 10,000 characters fits, however its characters are written.
 _REQUEST_BYTES_MAX = 1 << 17
 # No program uses that much in a day, and the engine's counter has room above it.
 _GUEST_FUEL_MAX = 1 << 62
-_WHY_CHARS_MAX = 200
 _CAPABILITY_CHARS_MAX = 80
 
 _PLACE = re.compile(r'File "<program>", line (\d{1,9})\b')
 _SYNTAX_PLACE = re.compile(r" \(<program>, line (\d{1,9})\)$")
 _SYNTAX_KINDS = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _NESTED = "Parser stack overflowed"
-# Syntax that a newer Python accepts and an older one does not. This process may run an older one
-# than the guest, and then the guest decides.
-_NEWER_SYNTAX = re.compile(
-    r"""\b[frt]{1,2}["']|^[ \t]*type[ \t]|\b(?:def|class)[ \t]+\w+[ \t]*\[|^[ \t]*except\b""",
-    re.MULTILINE | re.IGNORECASE,
-)
-
 # Errors of the interpreter's own code beneath the functions that name a capability. The error
 # numbers are the guest's: a program that raises such an error itself has other ones.
 _MISSING = (
@@ -367,63 +356,6 @@ class ProgramFailed(CodeModeError):
     def text(self) -> str:
         place = "" if self.line is None else f", line {self.line}"
         return f"guest program failed{place}: {self.why}"
-
-
-# -- reading ------------------------------------------------------------------------------------
-
-
-def form_of(raw: bytes) -> Literal["operations", "python"]:
-    """Return which of the two forms a file has. Raise `InvalidProgram` if it has neither.
-
-    A JSON object is a list of operations; `read_program` checks that it can be run. Anything else
-    is Python. Syntax that only a newer Python may know passes: the guest reports its fault when it
-    runs.
-    """
-    if len(raw) > PROGRAM_BYTES_MAX:
-        raise _too_long(len(raw), PROGRAM_BYTES_MAX)
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidProgram(why=f"byte {error.start + 1:,} is not UTF-8") from None
-    if not text.strip():
-        raise InvalidProgram(why="it is empty")
-    why_no_json = ""
-    if text.lstrip().startswith("{"):
-        try:
-            read_json(text)
-        except ValueError as error:
-            why_no_json = _line(str(error))
-        # JSON with a fault is JSON; `read_program` names the fault.
-        if not why_no_json.startswith("no JSON"):
-            return "operations"
-    if len(raw) > PYTHON_BYTES_MAX:
-        raise _too_long(len(raw), PYTHON_BYTES_MAX)
-    why_no_python = _why_not_python(text)
-    if why_no_python is not None:
-        raise InvalidProgram(why="; ".join(filter(None, (why_no_json, why_no_python))))
-    return "python"
-
-
-def _too_long(size: int, most: int) -> InvalidProgram:
-    return InvalidProgram(why=f"it has {size:,} bytes; a program has at most {most:,}")
-
-
-def _why_not_python(text: str) -> str | None:
-    try:
-        # The parser warns of escapes such as `\d`, which are the program's own business.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except SyntaxError as error:
-        if _NEWER_SYNTAX.search(text) is None:
-            place = "" if error.lineno is None else f"line {error.lineno}: "
-            return _line(f"no Python: {place}{error.msg}")
-    except ValueError as error:
-        return _line(f"no Python: {error}")
-    except (RecursionError, MemoryError):
-        # The guest has another stack, and may accept it.
-        pass
-    return None
 
 
 # -- running ------------------------------------------------------------------------------------
@@ -451,10 +383,9 @@ async def run_python(
     except UnicodeEncodeError:
         raise InvalidProgram(why="it holds half of a character") from None
     if size > PYTHON_BYTES_MAX:
-        raise _too_long(size, PYTHON_BYTES_MAX)
+        raise too_long(size, PYTHON_BYTES_MAX)
     if not source.strip():
         raise EmptyProgram
-    started = time.monotonic()
     room_pages = (sandbox.memory_bytes_max - sandbox.memory_bytes_least) // PAGE_BYTES
     pages = min(budget.mem_pages, room_pages)
     gathered = Gathered(bytes_max=pages * PAGE_BYTES, answer_bytes_max=ANSWER_BYTES_MAX)
@@ -463,7 +394,6 @@ async def run_python(
         raise Halted(budget=0, partial=nothing)
     if not budget.wall_ms:
         raise WallTimeExceeded(budget=0, partial=nothing)
-    calls = Calls(host, gathered, fuel=budget.fuel, ends_at=started + budget.wall_ms / 1000)
     context = ExecutionContext(
         session_id=new_id(),
         timeout_ms=budget.wall_ms,
@@ -482,10 +412,13 @@ async def run_python(
     )
     session = await sandbox.open(session_id=context.session_id, seed=seed)
     try:
+        await session.prepare()
+        ends_at = time.monotonic() + budget.wall_ms / 1000
+        calls = Calls(host, gathered, fuel=budget.fuel, ends_at=ends_at)
         result = await session.execute(source, context=context, host=calls)
+        late = time.monotonic() > ends_at
     finally:
         await session.close()
-    late = time.monotonic() - started > budget.wall_ms / 1000
     # In a thread, because searching a long answer for many hits takes a while and would block this
     # loop.
     return await to_thread(
@@ -548,7 +481,7 @@ def _check_started(result: ExecutionResult) -> None:
         place = _SYNTAX_PLACE.search(error.message)
         message = error.message if place is None else error.message[: place.start()]
         line = "" if place is None else f"line {place[1]}: "
-        raise InvalidProgram(why=_line(f"no Python: {line}{message}"))
+        raise InvalidProgram(why=one_line(f"no Python: {line}{message}"))
 
 
 def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
@@ -564,7 +497,7 @@ def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
         return None
     named = result.metadata.get("capability")
     if isinstance(named, str):
-        return _line(named)[:_CAPABILITY_CHARS_MAX]
+        return one_line(named)[:_CAPABILITY_CHARS_MAX]
     last = error.traceback.rstrip("\n").rpartition("\n")[2]
     for kind, pattern, capability in _MISSING:
         if error.kind == kind and pattern.match(last) is not None:
@@ -581,7 +514,7 @@ def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError
         refused = OperationFailed(
             number=failed.number,
             operation=failed.operation,
-            why=_line(failed.why),
+            why=one_line(failed.why),
             partial=bundle,
             fuel_used=bundle.fuel_used,
         )
@@ -589,14 +522,8 @@ def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError
         return refused
     lines = _PLACE.findall(error.traceback)
     return ProgramFailed(
-        why=_line(f"{error.kind}: {error.message}"),
+        why=one_line(f"{error.kind}: {error.message}"),
         line=int(lines[-1]) if lines else None,
         partial=bundle,
         fuel_used=bundle.fuel_used,
     )
-
-
-def _line(text: str) -> str:
-    """Return a message on one line, cut at 200 characters: it is from a stranger."""
-    shown = "".join(each if each.isprintable() else " " for each in text[: 4 * _WHY_CHARS_MAX])
-    return " ".join(shown.split())[:_WHY_CHARS_MAX]

@@ -211,6 +211,16 @@ class OpenScope:
             return sum(count(found.seen.note(id).content) for id in found.seen.ids)
         return sum(each for _, each in content_tokens(self._db, self._numbers(), count))
 
+    @property
+    def indexed(self) -> bool:
+        """True if the standing index answers here: the store has many notes."""
+        return self._standing is not None
+
+    def count_all(self, count: Count, *, tokenizer: str) -> None:
+        """Count the tokens of all notes now, so that a recall need not."""
+        if self._standing is not None:
+            self._standing.tokens(self._db, count, tokenizer=tokenizer)
+
     # -- inside --------------------------------------------------------------------------------
 
     def _numbers(self, limit: int | None = None) -> list[int]:
@@ -480,8 +490,8 @@ def verify_recall(
 def _check(asking: Asking) -> None:
     if asking.strategy not in STRATEGIES:
         raise UsageError(f"strategy {asking.strategy!r}: there are {', '.join(STRATEGIES)}")
-    if not 1 <= asking.k <= K_MAX:
-        raise UsageError(f"k is from 1 to {K_MAX}, not {asking.k}")
+    if not 0 <= asking.k <= K_MAX:
+        raise UsageError(f"k is from 0 to {K_MAX}, not {asking.k}")
     if asking.tokens_max is not None and asking.tokens_max < 0:
         raise UsageError("tokens_max is at least 0")
 

@@ -360,6 +360,15 @@ class SqliteMemory:
             raise NoteInvalid(field="as_of", why=f"a place from 0 to {count:,}", given=as_of)
         return as_of
 
+    def interruptible(
+        self, unwanted: Callable[[], bool]
+    ) -> contextlib.AbstractContextManager[None]:
+        """End the work of this thread soon after `unwanted` returns True, with `TimeoutError`.
+
+        A statement that is interrupted raises `StorageFailed`. What is being written is written.
+        """
+        return self._file.interruptible(unwanted)
+
     # -- writing -------------------------------------------------------------------------------
 
     @contextlib.contextmanager

@@ -194,6 +194,11 @@ class WasmSession:
         if execution is not None:
             execution.cancel()
 
+    async def prepare(self) -> None:
+        """Make the interpreter now, so that the first program need not wait for it."""
+        async with self._turn:
+            await self._in_thread(self._namespace.live_instance)
+
     async def add_wheel(self, data: bytes, *, name: str) -> Sequence[str]:
         """Make a pure-Python wheel importable. Return the names of its modules.
 
@@ -538,7 +543,7 @@ class WasmSandbox:
     async def open(
         self, *, session_id: str, seed: int = 0, clock_ns: int = CLOCK_NS
     ) -> WasmSession:
-        """Open a session. Its interpreter is made for its first program.
+        """Open a session. Its interpreter is made for its first program, or by `prepare`.
 
         `clock_ns` is the start of its clock, in nanoseconds since 1970. Raise `InvalidLimit` if
         that is negative or too late.

@@ -159,7 +159,7 @@ _K = 10
 @click.command("recall")
 @click.argument("query", required=False, type=utf8_text)
 @click.option(
-    "-k", type=click.IntRange(1, K_MAX), default=_K, show_default=True, metavar="N",
+    "-k", type=click.IntRange(0, K_MAX), default=_K, show_default=True, metavar="N",
     help="At most so many notes.",
 )  # fmt: skip
 @click.option(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import click
 import msgspec
@@ -26,6 +24,7 @@ from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import counted, plain
 from tallystick.core.errors import UsageError
+from tallystick.memory.code_mode.form import form_of
 from tallystick.memory.code_mode.operations import (
     PROGRAM_BYTES_MAX,
     PYTHON_FORM,
@@ -33,20 +32,15 @@ from tallystick.memory.code_mode.operations import (
     Bundle,
     CodeModeError,
     Halted,
-    Host,
-    RecallHit,
-    Tokenizer,
     WallTimeExceeded,
     bundle_of,
     read_program,
-    run,
 )
-from tallystick.memory.code_mode.python import form_of, run_python
+from tallystick.memory.code_mode.running import MemoryHost, run_recall_program
 from tallystick.memory.errors import ImportRefused
 from tallystick.memory.memory import Memory
 from tallystick.memory.recall.recall import Strategy
 from tallystick.memory.recall.selection import Filters
-from tallystick.memory.recall.words import TOKENIZER, count_tokens
 from tallystick.memory.receipts.receipt import (
     RecallReceipt,
     Receipt,
@@ -64,61 +58,15 @@ from tallystick.memory.receipts.receipt_file import (
 from tallystick.memory.receipts.receipts import (
     Verified,
     VerifiedForget,
-    cite,
     kept_forget,
     kept_receipt,
     verify_forgotten,
 )
-from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory, data_directory
 from tallystick.settings.signing import read_public_key
 
-_MS_PER_SECOND = 1_000
-
-
-class _Pieces:
-    """The tokenizer that receipts count by."""
-
-    name = TOKENIZER
-
-    def count(self, text: str) -> int:
-        return count_tokens(text)
-
-
-class _Host:
-    """Serves a program from a memory. Only what it recalled can it cite."""
-
-    def __init__(
-        self, memory: Memory, *, as_of: str | None, strategy: Strategy, filters: Filters
-    ) -> None:
-        self._memory = memory
-        self._as_of = as_of
-        self._strategy: Strategy = strategy
-        self._filters = filters
-        self._receipts: list[RecallReceipt] = []
-        # Kept in order, and each said once.
-        self.remarks: dict[str, None] = {}
-
-    def recall(self, query: str, k: int) -> Sequence[RecallHit]:
-        made = self._memory.recall(
-            query, k, as_of=self._as_of, strategy=self._strategy, filters=self._filters
-        )
-        self._receipts.append(made.receipt)
-        self.remarks.update(dict.fromkeys(made.remarks))
-        return [
-            RecallHit(id=hit.id, content=made.notes[hit.id].content, score=hit.score)
-            for hit in made.hits
-        ]
-
-    def score(self, memory_id: str) -> float:
-        return self._memory.score(memory_id)
-
-    def cite(self, memory_id: str) -> str:
-        return cite(memory_id, self._receipts).text
-
-
-_: type[Host] = _Host
-__: type[Tokenizer] = _Pieces
+if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 
 def run_program(
@@ -137,14 +85,16 @@ def run_program(
         raw = file.read(PROGRAM_BYTES_MAX + 1)
     form = form_of(raw)
     budget = _budget(PYTHON_FORM if form == "python" else Budget(), limits)
+    # A program is refused before a memory is opened for it.
+    program = raw if form == "python" else read_program(raw)
     error: CodeModeError | None = None
     bundle: Bundle | None
     with opened(tenant, agent) as memory:
-        # The model takes longer to load than a program has time.
-        memory.prepare()
-        host = _Host(memory, as_of=as_of, strategy=strategy, filters=filters)
+        host = MemoryHost(memory, as_of=as_of, strategy=strategy, filters=filters)
         try:
-            bundle = _run(raw, form, host, budget)
+            bundle = run_recall_program(
+                memory, program, budget=budget, host=host, sandbox=_open_sandbox
+            )
         except CodeModeError as ended:
             error, bundle = ended, ended.partial
     tell_remarks(host.remarks, everything=False)
@@ -155,28 +105,14 @@ def run_program(
     return OK if error is None else exit_code_of(error)
 
 
-def _run(raw: bytes, form: str, host: _Host, budget: Budget) -> Bundle:
-    if form == "python":
-        return asyncio.run(_in_sandbox(raw.decode("utf-8-sig"), host, budget))
-    return run(
-        read_program(raw),
-        host,
-        clock=lambda: time.monotonic() * _MS_PER_SECOND,
-        budget=budget,
-        tokenizer=_Pieces(),
-    )
+def _open_sandbox() -> WasmSandbox:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
-
-async def _in_sandbox(text: str, host: _Host, budget: Budget) -> Bundle:
-    sandbox = WasmSandbox.load(
+    return WasmSandbox.load(
         cache=cache_directory(),
         output_directory=data_directory() / "output",
         say=Sayer(),
     )
-    try:
-        return await run_python(text, host, sandbox=sandbox, budget=budget, tokenizer=_Pieces())
-    finally:
-        await sandbox.close()
 
 
 def _budget(usual: Budget, limits: tuple[int | None, int | None, int | None]) -> Budget:
