@@ -151,7 +151,7 @@ def _run_python(
     from tallystick.memory.code_mode.python import run_python
 
     async def in_sandbox() -> Bundle:
-        opened = _open_sandbox() if sandbox is None else sandbox()
+        opened = open_sandbox() if sandbox is None else sandbox()
         try:
             return await run_python(source, host, sandbox=opened, budget=budget, tokenizer=Pieces())
         finally:
@@ -160,7 +160,8 @@ def _run_python(
     return _run_alone(in_sandbox)
 
 
-def _open_sandbox() -> WasmSandbox:
+def open_sandbox() -> WasmSandbox:
+    """Load the sandbox in which a program runs unless the caller opens another."""
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
     return WasmSandbox.load(cache=cache_directory(), output_directory=data_directory() / "output")
