@@ -9,14 +9,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.memory.memory_store import quick_folder
+from tests.memory.memory_store import a_note, open_memory, quick_folder
+from tests.memory.receipts.test_receipts_at_size import Letters
 
 from tallystick.core.chain import GENESIS, Head
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.memory import Memory, add_key, open_keys
-from tallystick.memory.recall.recall import verify_recall
+from tallystick.memory.recall.recall import Asking, recall, verify_recall
 from tallystick.memory.receipts.receipt import (
     HmacMismatch,
     Key,
@@ -36,14 +37,18 @@ from tallystick.memory.receipts.receipt import (
     sign,
 )
 from tallystick.memory.receipts.receipt_file import (
+    CheckedReceipt,
     ReceiptFile,
     make_receipt_file,
     read_receipt_file,
     receipt_file_bytes,
     verify_receipt_file,
+    verify_with_memory,
 )
 from tallystick.memory.receipts.receipts import Verified
+from tallystick.memory.remember import remember_all
 from tallystick.memory.store.records import ForgetStrategy, NotesRecalled
+from tallystick.memory.store.vectors import embed_missing
 from tallystick.settings.signing import PublicKey, SigningKey, open_signing_key, read_public_key
 from tallystick.upkeep.memory import Memory as ForgettingMemory
 
@@ -496,3 +501,58 @@ def test_what_is_neither_memory_nor_export_is_wrong_usage(maker: Maker, elsewher
         verify_receipt_file(data, elsewhere / "it", key=maker.public)
     with pytest.raises(UsageError, match="No such file"):
         verify_receipt_file(data, elsewhere / "nosuch", key=maker.public)
+
+
+# -- recalls by meaning ------------------------------------------------------------------------
+
+
+class Nearly(Letters):
+    """The same model on another processor: its numbers differ by `off`."""
+
+    def __init__(self, off: float) -> None:
+        self.off = off
+
+    def _word(self, word: str) -> list[float]:
+        return [value + self.off * (-1) ** at for at, value in enumerate(super()._word(word))]
+
+
+class Other(Letters):
+    digest = "f" * 64
+
+
+@pytest.mark.parametrize(
+    ("embedder", "ranking", "why"),
+    [
+        (Letters(), "same", ""),
+        (Nearly(3e-5), "close", ""),
+        (Nearly(0.2), RecallDiffers, ""),
+        (Other(), "not_recomputed", "another model"),
+        (None, "not_recomputed", "not here"),
+    ],
+)
+def test_a_recall_by_meaning_is_made_again_with_the_same_model_or_not_at_all(
+    elsewhere: Path, embedder: Letters | None, ranking: str | type[Exception], why: str
+) -> None:
+    with open_memory(elsewhere) as memory:
+        remember_all(memory, [a_note(text) for text in NOTES])
+        embed_missing(memory, Letters(), dimensions=Letters.dimensions)
+        key = Key(id="k1", secret=b"s" * 32)
+        asking = Asking(agent_id="ada", strategy="hybrid")
+        made = recall(memory, "ferry in May", asking, key=key, embedder=Letters())
+        file = make_receipt_file(
+            memory, made.receipt, keys={"k1": key.secret}, query="ferry in May"
+        )
+
+        def check() -> CheckedReceipt:
+            return verify_with_memory(file, memory, head=memory.head(), embedder=embedder)
+
+        if not isinstance(ranking, str):
+            with pytest.raises(ranking):
+                check()
+            return
+        checked = check()
+
+    assert isinstance(checked.verified, Verified)
+    assert (checked.verified.ranking, checked.verified.query) == (ranking, "same")
+    assert why in checked.why_not_ranked
+    assert bool(checked.why_not_ranked) == bool(why)

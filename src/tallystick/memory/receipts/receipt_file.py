@@ -80,8 +80,9 @@ UNSIGNED = "unsigned"
 # The receipt is a text in the file, so its quotation marks take two bytes each.
 RECEIPT_FILE_BYTES_MAX = 2 * RECEIPT_BYTES_MAX
 _QUERY_CHARS_MAX = 1 << 20
-# Embeddings of one text differ in their last bits between processors, and scores with them.
-_SCORE_TOLERANCE = 1e-4
+# Embeddings of one text differ in their last bits between processors. They are rounded, vectors to
+# 16 bits and those of tokens to 8, so a last bit can become a step of the rounding.
+_SCORE_TOLERANCE = 1e-3
 _SQLITE = b"SQLite format 3\0"
 
 _HASH = re.compile(r"[0-9a-f]{64}")
