@@ -287,3 +287,15 @@ def test_what_contradicts_itself_about_others_receipts_is_wrong_usage(
     assert "no recall" in here.error("memory", "receipt", "nosuch", code=6)
     private = here.path / ".config/tallystick/signing.key"
     assert "private key" in here.error(*verify, "--key", str(private), code=2)
+
+
+def test_without_the_extra_for_signatures_nothing_is_recalled(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tallystick.settings.signing.signing_available", lambda: False)
+
+    said = here.error("recall", QUERY, "--receipt", "it.receipt", "--sign", code=2)
+
+    assert "tallystick[sign]" in said
+    assert not (here.path / "it.receipt").exists()
+    assert here.json("memory", "stats")["receipts"] == 0

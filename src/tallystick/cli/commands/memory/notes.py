@@ -278,14 +278,15 @@ def recall_command(
         )
     assert query is not None
     with opened(tenant, agent) as memory:
+        # First: without the extra for signatures, nothing is recalled.
+        key = signing_key(memory.store.path) if sign else None
         made = memory.recall(
             query, k, as_of=as_of, strategy=strategy, filters=filters, tokens_max=tokens_max
         )
         data = receipt_bytes(made.receipt)
-        if sign:
+        if key is not None:
             from tallystick.memory.receipts.receipt_file import receipt_file_bytes
 
-            key = signing_key(memory.store.path)
             data = receipt_file_bytes(memory.receipt_file(made.receipt.read_id, key=key))
     if receipt_file is not None:
         written(receipt_file, iter((data, b"\n")))
