@@ -285,6 +285,7 @@ def test_what_contradicts_itself_about_others_receipts_is_wrong_usage(
     assert "no log" in there.error(*verify, "--against", "notes.jsonl", "--head", head, code=2)
     assert "public key" in there.error(*verify, "--against", "copy.db", "--key", "bad", code=2)
     assert "no recall" in here.error("memory", "receipt", "nosuch", code=6)
+    assert "--against FILE" in there.error(*verify, "--key", "signing.pub", code=2)
     private = here.path / ".config/tallystick/signing.key"
     assert "private key" in here.error(*verify, "--key", str(private), code=2)
 

@@ -426,6 +426,32 @@ def test_a_signature_is_checked_before_anything_is_asked_of_the_store() -> None:
 CHANGED = msgspec.structs.replace(HITS[1], lanes=(("bm25", 9.0), ("dense", 0.25)))
 
 
+def test_a_chain_on_a_genuine_log_is_checked_without_keys() -> None:
+    """Whoever has a copy of the log and a head of it has no key, and finds a gap all the same."""
+    chain: list[RecallReceipt] = []
+    for _ in range(4):
+        link = Link.after(chain[-1]) if chain else Link()
+        chain.append(given_receipt(link=link))
+    one, two, three, four = chain
+    forged = msgspec.structs.replace(two, k=two.k + 1)
+
+    whole = verify_chain(chain, keys={}, genuine=4)
+    assert (whole.valid, whole.verified_records, whole.unknown_keys) == (True, 4, 4)
+    assert verify_chain(chain, keys=KEYS, genuine=4).unknown_keys == 0
+    for broken, at in (
+        ([one, three, two, four], 1),
+        ([one, three, four], 1),
+        ([two, three, four], 0),
+        ([one, two, two, three, four], 2),
+        ([one, forged, three, four], 2),
+    ):
+        verdict = verify_chain(broken, keys={}, genuine=4)
+        assert (verdict.valid, verdict.first_broken_at) == (False, at)
+    # Beyond what is known to be genuine, a signature is needed.
+    assert verify_chain(chain, keys={}, genuine=3).first_broken_at == 3
+    assert verify_chain([one, forged], keys=KEYS, genuine=4).first_broken_at == 1
+
+
 def test_last_digits_may_differ_between_processors_but_not_the_order_or_more() -> None:
     world = World()
     nearly = msgspec.structs.replace(HITS[0], score=HITS[0].score + 1e-7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -228,9 +229,20 @@ def _check_others(named: str, query: str | None, *, by: By, tenant: str | None) 
         with source(named) as file:
             data = file.read(RECEIPT_FILE_BYTES_MAX + 2)
         return verify_receipt_file(data, Path(by.against), key=key, head=head, query=query)
-    with opened(tenant) as memory:
+    with _opened_copy(tenant) as memory:
         receipt = _receipt(memory, named)
         return verify_with_memory(receipt, memory.store, key=key, head=head, query=query)
+
+
+@contextmanager
+def _opened_copy(tenant: str | None) -> Iterator[Memory]:
+    """A copy of somebody else's memory, kept under a name here."""
+    with ExitStack() as stack:
+        try:
+            memory = stack.enter_context(opened(tenant))
+        except UsageError as error:
+            raise UsageError(f"{error}; a copy elsewhere is named with --against FILE") from None
+        yield memory
 
 
 def _receipt(memory: Memory, named: str) -> ReceiptFile | Receipt:
