@@ -246,7 +246,8 @@ class Memory:
     """A tenant's memory, shared by threads. Closing twice is harmless.
 
     Notes are written as `agent_id`, and read for it; with `owner`, everything in the file is read.
-    `embedder` is "auto" for the one of the extra if it can be used here, None for none.
+    `embedder` is "auto" for the one of the extra if it can be used here, None for none. `config` is
+    the directory with the key that signs receipts for others.
     """
 
     def __init__(
@@ -259,8 +260,10 @@ class Memory:
         keys: MemoryKeys,
         embedder: Embedder | Literal["auto"] | None = "auto",
         profile: Profile = DEFAULT,
+        config: Path | None = None,
     ) -> None:
         check_agent(agent_id)
+        self._config = config_directory(os.environ) if config is None else config
         self.store = store
         self.tenant = tenant
         self.agent_id = agent_id
@@ -301,6 +304,7 @@ class Memory:
             owner=owner,
             keys=open_keys(config_directory(environ)),
             embedder=embedder,
+            config=config_directory(environ),
         )
 
     def __enter__(self) -> Self:
@@ -498,17 +502,28 @@ class Memory:
         )
 
     def receipt_file(
-        self, id: str, *, query: str | None = None, key: SigningKey | None = None
+        self,
+        id: str,
+        *,
+        query: str | None = None,
+        sign: bool = False,
+        key: SigningKey | None = None,
     ) -> ReceiptFile:
         """Return the receipt of a recall or a forgetting as a file that others can check.
 
-        It is signed with `key` if it is given. With `query`, everybody who gets the file can read
-        what was asked. Raise `ReceiptUnknown` if it was not made here, and `UsageError` if it has
-        no query, or one that only its owner can check.
+        With `sign` it is signed with this user's key. The key is made on first use, and its public
+        half is the file `signing.pub` in the same directory. With `key` it is signed with that one.
+        With `query`, everybody who gets the file can read what was asked. Raise `ReceiptUnknown` if
+        it was not made here, and `UsageError` if it has no query, or one that only its owner can
+        check.
         """
         # Most who open a memory give no receipts away.
         from tallystick.memory.receipts.receipt_file import make_receipt_file
 
+        if sign and key is None:
+            from tallystick.settings.signing import open_signing_key
+
+            key = open_signing_key(self._config, ledger=self.store.path)
         receipt: RecallReceipt | ForgetReceipt
         try:
             receipt = self.receipt(id)

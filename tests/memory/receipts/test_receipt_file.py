@@ -439,6 +439,23 @@ def test_only_a_receipt_of_ones_own_is_signed(maker: Maker) -> None:
             )
 
 
+def test_a_receipt_is_signed_with_the_users_key_and_checked_by_its_file(
+    maker: Maker, elsewhere: Path
+) -> None:
+    read_id = maker.memory.recall(QUERY).receipt.read_id
+    file = maker.memory.receipt_file(read_id, sign=True)
+    copy = maker.copied(elsewhere)
+
+    checked = verify_receipt_file(
+        receipt_file_bytes(file), copy, key=maker.signing.public_path, query=QUERY
+    )
+
+    assert (file.key_id, checked.by) == (maker.signing.id, "public_key")
+    private = maker.signing.public_path.with_name("signing.key")
+    with pytest.raises(UsageError, match="private key"):
+        verify_receipt_file(receipt_file_bytes(file), copy, key=private)
+
+
 def test_a_receipt_of_an_older_key_is_given_away_as_well(maker: Maker, elsewhere: Path) -> None:
     read_id = maker.memory.recall(QUERY).receipt.read_id
     config = maker.folder / "config" / "tallystick"

@@ -281,18 +281,23 @@ def verify_receipt_file(
     data: bytes,
     against: Path,
     *,
-    key: PublicKey | None = None,
+    key: PublicKey | Path | None = None,
     head: Head | None = None,
     query: str | None = None,
     profile: Profile = DEFAULT,
 ) -> CheckedReceipt:
     """Check somebody else's receipt against a copy of the memory, or against an export of it.
 
-    `key` is the public key of the receipt's maker, `head` a head of the memory that its owner gave;
-    an export needs the key. Raise a `ReceiptError` if something does not hold, and `UsageError` if
-    `against` is neither a memory nor an export, or if an export comes without a key.
+    `key` is the public key of the receipt's maker, or the PEM file with it. `head` is a head of the
+    memory that its owner gave. An export needs the key. Raise a `ReceiptError` if something does
+    not hold, and `UsageError` if `against` is neither a memory nor an export, or if an export comes
+    without a key.
     """
     file = read_receipt_file(data)
+    if isinstance(key, Path):
+        from tallystick.settings.signing import read_public_key
+
+        key = read_public_key(key)
     name = one_line(str(against))
     with system_errors(name, UsageError), against.open("rb") as opened:
         begin = opened.read(len(_SQLITE))
