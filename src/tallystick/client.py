@@ -348,7 +348,7 @@ class Session:
         )
         placed = self._placed(request)
         run = self._loop.do(self._run(request, placed))
-        return run if placed is None else placed.heard(run)
+        return run if placed is None else placed.result_for_caller(run)
 
     async def arun(
         self,
@@ -392,7 +392,7 @@ class Session:
         placed = self._placed(request)
         work = self._run(request, placed, asyncio.get_running_loop())
         run = await asyncio.wrap_future(self._loop.submit(work))
-        return run if placed is None else placed.heard(run)
+        return run if placed is None else placed.result_for_caller(run)
 
     def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
         """Run it again from its record, with no model and no network, and compare.
@@ -562,7 +562,7 @@ class Session:
         from tallystick.runtime.run.surroundings import call_site_here
 
         place = call_site_here()
-        return None if place is None else place.asked(request, self)
+        return None if place is None else place.for_request(request, self)
 
     def _placed_here(self, run: str) -> PlacedRun | None:
         from tallystick.runtime.run.surroundings import call_site_here

@@ -45,7 +45,7 @@ class InputsCapability(CapabilityBase):
         # By the holder of a run's attachments, which every new run has for itself.
         self._new: dict[str, _NewRun] = {}
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Keep the inputs, and return what the start records of them.
 
         Raise `UsageError` for a strategy that cannot be taken, and for inputs that cannot be read.

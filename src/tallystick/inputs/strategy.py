@@ -388,7 +388,7 @@ def estimated(
     )
     asked = AskedRun(goal=goal, inputs=inputs, put_skills=put_skills, session_id="estimate")
     for each in capabilities:
-        started = msgspec.structs.replace(started, **each.given(asked, run_attachments))
+        started = msgspec.structs.replace(started, **each.start_fields(asked, run_attachments))
     messages = prompt.opening(started)
     terms = pricing.terms(model, usd_capped=limits.usd is not None)
     bound = prompt_figure(terms, messages).tokens

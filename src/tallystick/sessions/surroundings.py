@@ -135,7 +135,7 @@ class SessionLease(Surroundings):
         """Return the limits, at most what the session has left."""
         return asked if self._left is None else _within(asked, self._left, self.session)
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
         """Give the variables and the session of the start."""
         if self._began_with is None:
             return {}
@@ -163,7 +163,7 @@ class SessionLease(Surroundings):
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Keep the interpreter: whoever dies before the end is written loses nothing.
 
-        That it cannot be kept does not take the run its end; `left` says it after that.
+        That it cannot be kept does not take the run its end; `after_end` says it after that.
         """
         try:
             image = await programs.image()
@@ -181,7 +181,7 @@ class SessionLease(Surroundings):
                 session=self.session, run=self.run, why=str(error)
             ).with_traceback(error.__traceback__)
 
-    async def left(self, state: RunState) -> None:
+    async def after_end(self, state: RunState) -> None:
         """Leave to the session what was prepared: the run has its end.
 
         A run without programs has changed nothing. Raises `SessionNotKept` if it could not be kept.

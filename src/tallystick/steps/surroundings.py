@@ -73,7 +73,7 @@ class RunSteps(Surroundings):
         return cls(held, run=run)
 
     @classmethod
-    def asked(
+    def for_request(
         cls,
         goal: str,
         ledger: Callable[[], Ledger],
@@ -180,7 +180,7 @@ class RunSteps(Surroundings):
         """What has to pay beside the client."""
         return () if self._active is None else (self._active.place,)
 
-    def settled(self, model: str, charge: Charge) -> None:
+    def note_settled(self, model: str, charge: Charge) -> None:
         """Count a call that was settled."""
         if self._active is not None:
             self._active.note(charge, model=model)
@@ -191,7 +191,7 @@ class RunSteps(Surroundings):
             return function
         return dataclasses.replace(function, function=within_step(self._active, function.function))
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
         """Return the run, unless it is for the steps to say what becomes of it.
@@ -211,7 +211,7 @@ class RunSteps(Surroundings):
             raise StepBudgetError(over.facts, run=run.run, answer=run.answer)
         return run
 
-    def heard(self, run: Run) -> Run:
+    def result_for_caller(self, run: Run) -> Run:
         """The run, about to be told to the step; of one without an answer that is noted.
 
         So a step that runs again is told the same.
@@ -258,7 +258,7 @@ def _preflight(refused: RefusedCall, rows: list[ScopeRow], *, message: str) -> P
 class StepPlace:
     """The steps around a place in a program, for runs that are asked for there."""
 
-    def asked(self, request: RunRequest, client: Asking) -> RunSteps:
+    def for_request(self, request: RunRequest, client: Asking) -> RunSteps:
         """Hold the steps around a run that is asked for here; find which run it is."""
 
         def asked(again: StepReplay, model: str | None) -> RunAsked:
@@ -275,7 +275,7 @@ class StepPlace:
                 schema=request.schema,
             )
 
-        return RunSteps.asked(request.goal, lambda: client.ledger, asked)
+        return RunSteps.for_request(request.goal, lambda: client.ledger, asked)
 
     def here(self, run: str) -> RunSteps:
         """Hold the steps around a run that is resumed or forked here."""

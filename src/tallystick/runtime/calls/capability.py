@@ -125,7 +125,7 @@ class RunCapability:
         """
         return {}
 
-    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
+    def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
         """Hear of an answer of this program that is served from the record."""
 
 
@@ -140,7 +140,7 @@ class Capability(Protocol):
         """True if runs that programs begin have it too."""
         ...
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return fields of the start of a new run. Raises `UsageError` for what cannot be.
 
         A capability that has no field of its own gives `given`, with its name and what it says.
@@ -180,7 +180,7 @@ class CapabilityBase:
 
     for_children = True
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Give nothing into the start."""
         return {}
 
@@ -287,15 +287,17 @@ class Opened:
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
         """Return the fields of all."""
-        return merged("notes", [each.fields_of(notes) for each in self._each] if notes else [])
+        return merge_fields(
+            "notes", [each.fields_of(notes) for each in self._each] if notes else []
+        )
 
-    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
+    def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
         """Tell all of them."""
         for each in self._each:
-            each.recalled(scope, answer)
+            each.note_served_answer(scope, answer)
 
 
-def merged(shared: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_fields(shared: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields of several capabilities; what they say under `shared` stands by name."""
     found: dict[str, Any] = {}
     for each in fields:

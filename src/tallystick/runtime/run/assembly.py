@@ -231,7 +231,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 plan.run_attachments,
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
-                recalled=opened.recalled,
+                note_served_answer=opened.note_served_answer,
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -275,7 +275,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await plan.around.left(driver.state)
+        await plan.around.after_end(driver.state)
     finally:
         await assembled.programs.close()
     ended, started = driver.state.ended, driver.started
