@@ -15,7 +15,7 @@ from tallystick.core.citation.cited import Cited
 from tallystick.core.history import History
 from tallystick.core.records import RunEnded, RunStarted
 from tallystick.core.strategy import AskedStrategy
-from tallystick.inputs.kept import cited, fields_of, recorded_data, stored
+from tallystick.inputs.kept import cite_answer, input_fields, recorded_data, store_inputs
 from tallystick.inputs.layout import InputLayout, layout_of
 from tallystick.inputs.strategy import check_strategy, with_strategy
 from tallystick.runtime.calls.capability import (
@@ -51,11 +51,11 @@ class InputsCapability(CapabilityBase):
         Raise `UsageError` for a strategy that cannot be taken, and for inputs that cannot be read.
         """
         check_strategy(asked.strategy, asked.inputs)
-        store = stored(asked.inputs, run_attachments)
+        store = store_inputs(asked.inputs, run_attachments)
         # Laid out from the copies: others may change the files that were named.
         layout = layout_of(store.inputs, question=asked.goal)
         self._new[asked.session_id] = _NewRun(layout, asked.strategy)
-        return fields_of(store, layout)
+        return input_fields(store, layout)
 
     def open(self, started: RunStarted, history: History, services: RunServices) -> RunCapability:
         """Give a new run what was laid out for it, and a recorded one what its record names."""
@@ -69,7 +69,7 @@ class InputsCapability(CapabilityBase):
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
         """Check the answer of a recorded run against what it was given."""
-        return cited(ended, started, recorded_data(started, run_attachments), run_attachments)
+        return cite_answer(ended, started, recorded_data(started, run_attachments), run_attachments)
 
 
 class _InputsOfRun(RunCapability):
@@ -84,8 +84,8 @@ class _InputsOfRun(RunCapability):
         asked = (ended, started, self._data, self._services.run_attachments)
         if self._data.texts:
             # Long texts take seconds to search, and the event loop belongs to other runs too.
-            return await asyncio.to_thread(cited, *asked)
-        return cited(*asked)
+            return await asyncio.to_thread(cite_answer, *asked)
+        return cite_answer(*asked)
 
 
 class _InputsOfNewRun(_InputsOfRun):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.inputs.shapes import Shape, described
+from tallystick.inputs.shapes import Shape, describe_shape
 from tallystick.runtime.context.namespace import called, view_name
 from tallystick.sandbox.text import HostText
 
@@ -16,19 +16,19 @@ _ITEMS = {"table": "row", "json_lines": "record"}
 _QUESTION_CHARS_MAX = 400
 
 # A text: the variable it is in, its key if that is a dictionary, and what it is made of.
-Placed = tuple[str, str | None, Shape]
+PlacedText = tuple[str, str | None, Shape]
 
 
-def program_over(placed: Sequence[Placed]) -> str:
+def program_over(placed: Sequence[PlacedText]) -> str:
     """Return a program over these texts; one that joins, if two tables share a column."""
     joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:
         return joined
     # An empty text has nothing to be shown.
-    return _over(next((each for each in placed if each[2].examples), placed[0]))
+    return _program_for(next((each for each in placed if each[2].examples), placed[0]))
 
 
-def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
+def query_program(placed: Sequence[PlacedText], *, question: str) -> str | None:
     """A program that asks a model about the text of each item; None if there are no such texts.
 
     It asks with the words of the task, since a weak model leaves the question as it is; and it
@@ -40,7 +40,7 @@ def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
         if item is not None and shape.read:
             name = _view(each)
             return (
-                f"question = {_question_cut(question)!r}\n"
+                f"question = {_cut_question(question)!r}\n"
                 f'asked = [f"{{question}} For this one alone, yes or no: {{{item}{shape.read}}}" '
                 f"for {item} in {name}]\n"
                 f"said = llm_query_batched(asked, schema=bool)\n"
@@ -50,23 +50,23 @@ def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
     return None
 
 
-def _question_cut(question: str) -> str:
+def _cut_question(question: str) -> str:
     return question if len(question) <= _QUESTION_CHARS_MAX else question[-_QUESTION_CHARS_MAX:]
 
 
-def _view(placed: Placed) -> str:
+def _view(placed: PlacedText) -> str:
     of, key, shape = placed
     return called(view_name(shape.name, of), key)
 
 
-def _over(placed: Placed) -> str:
+def _program_for(placed: PlacedText) -> str:
     of, key, shape = placed
     name = _view(placed)
     match shape.kind:
         case "table":
-            return _over_rows(shape, name)
+            return _program_for_rows(shape, name)
         case "json_lines":
-            return _over_records(shape, name)
+            return _program_for_records(shape, name)
         case "json":
             return f"print(type({name}), list({name})[:5])"
         case "numbers":
@@ -77,7 +77,7 @@ def _over(placed: Placed) -> str:
             return f"for line in {name}[:3]:\n    print(line)"
 
 
-def _over_rows(shape: Shape, name: str) -> str:
+def _program_for_rows(shape: Shape, name: str) -> str:
     # No condition: a weak model would keep it.
     number = _number_column(shape)
     text = next((column for column, kind in shape.columns[1:] if kind == "str"), None)
@@ -86,7 +86,7 @@ def _over_rows(shape: Shape, name: str) -> str:
     return f"for row in {name}[:3]:\n    print({cells})"
 
 
-def _over_records(shape: Shape, name: str) -> str:
+def _program_for_records(shape: Shape, name: str) -> str:
     return f"for record in {name}[:3]:\n    print(record{shape.path})"
 
 
@@ -101,7 +101,7 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
     """Rows of one table with those of another, by a column that both have."""
     for left, left_shape in tables:
         for right, right_shape in tables:
-            shared = _shared(left_shape, right_shape) if left != right else None
+            shared = _join_columns(left_shape, right_shape) if left != right else None
             if shared is not None:
                 mine, theirs = shared
                 shown = next(name for name, _ in (*right_shape.columns[1:], right_shape.columns[0]))
@@ -113,7 +113,7 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
     return None
 
 
-def _shared(left: Shape, right: Shape) -> tuple[str, str] | None:
+def _join_columns(left: Shape, right: Shape) -> tuple[str, str] | None:
     """A column of the left whose values are found in a column of the right that has each once."""
     left_kinds, right_kinds = dict(left.columns), dict(right.columns)
     for mine, values in left.keys.items():
@@ -149,7 +149,7 @@ def files_shown(count: int, *, at_most: int) -> int:
     return min(at_most, count if count <= _NAMES_SHOWN else _OF_MANY_SHOWN)
 
 
-def told_of_names(variable: str, names: Sequence[str]) -> str:
+def describe_names(variable: str, names: Sequence[str]) -> str:
     """For several files: that they are a dictionary, and its keys."""
     many = len(names) > _NAMES_SHOWN
     left = _OF_MANY_NAMES_CHARS_MAX if many else _NAMES_CHARS_MAX
@@ -158,12 +158,12 @@ def told_of_names(variable: str, names: Sequence[str]) -> str:
         left -= len(repr(name))
         if left < 0 and shown:
             break
-        shown.append(_shortened(repr(name), _NAMES_CHARS_MAX))
+        shown.append(_shorten(repr(name), _NAMES_CHARS_MAX))
     more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
     return f"`{variable}` is a dict of texts by file name: {', '.join(shown)}{more}."
 
 
-def told_of_corpus(variable: str) -> str:
+def describe_host_texts(variable: str) -> str:
     """What can be done with texts on the host all at once."""
     return (
         f"They stay outside: {variable}.grep(pattern) gives (name, line number, line) for each "
@@ -172,7 +172,7 @@ def told_of_corpus(variable: str) -> str:
     )
 
 
-def told_of(
+def describe_text(
     text: str, shape: Shape, *, of: str, key: str | None, alone: bool, count: int, question: str
 ) -> tuple[str, bool]:
     """A text in the guest, one of `count` in its variable; and whether all of it is shown.
@@ -181,8 +181,8 @@ def told_of(
     """
     name = called(of, key)
     many = count > _NAMES_SHOWN
-    told = described(shape, of=of, key=key, question=question)
-    told = _shortened(told, _OF_MANY_CHARS_MAX) if many else told
+    told = describe_shape(shape, of=of, key=key, question=question)
+    told = _shorten(told, _OF_MANY_CHARS_MAX) if many else told
     whole = WHOLE_CHARS_MAX if alone else _WHOLE_OF_SEVERAL_CHARS_MAX
     if len(text) <= (_OF_MANY_WHOLE_CHARS_MAX if many else whole):
         return f"`{name}` is this text (str), whole:\n{text}\n{told}", True
@@ -197,7 +197,7 @@ def told_of(
     return told, False
 
 
-def told_of_long(text: HostText, *, of: str, key: str | None, count: int) -> str:
+def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
     """A text on the host, one of `count` in its variable."""
     name = called(of, key)
     parts = _sample(text, count=count)
@@ -210,7 +210,7 @@ def told_of_long(text: HostText, *, of: str, key: str | None, count: int) -> str
     )
 
 
-def told_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
+def describe_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
     """One line for a text of which no more is told. Without a shape it stays on the host."""
     name = called(of, key)
     if shape is None:
@@ -218,7 +218,7 @@ def told_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
     return f"`{name}` is a text (str), `{called(view_name(shape.name, of), key)}` is {shape.says}."
 
 
-def _shortened(told: str, chars_max: int) -> str:
+def _shorten(told: str, chars_max: int) -> str:
     return told if len(told) <= chars_max else f"{told[:chars_max]}..."
 
 

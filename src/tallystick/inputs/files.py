@@ -73,17 +73,17 @@ def encoding_of(pieces: Pieces, *, name: str) -> str:
     head = next(pieces(), b"")
     for mark, encodings in _MARKS:
         if head.startswith(mark):
-            return _marked(pieces, encodings, name=name)
+            return _encoding_by_mark(pieces, encodings, name=name)
     if b"\0" in head[:_HEAD_BYTES]:
-        found = _unmarked(head[:_HEAD_BYTES], whole=len(head) <= _HEAD_BYTES)
+        found = _encoding_without_mark(head[:_HEAD_BYTES], whole=len(head) <= _HEAD_BYTES)
         if found is None:
             raise UsageError(f"{name}: neither text nor a picture; only those can be read")
         _check(pieces, found, name=name)
         return found
-    return UTF_8 if _is_utf8(pieces) else _older(pieces, name=name)
+    return UTF_8 if _is_utf8(pieces) else _older_encoding(pieces, name=name)
 
 
-def recoded(pieces: Pieces, encoding: str) -> Iterator[bytes]:
+def recode(pieces: Pieces, encoding: str) -> Iterator[bytes]:
     """The same text in UTF-8, without a byte order mark."""
     if encoding in (UTF_8, DAMAGED, _MARKED):
         yield from _without_mark(pieces())
@@ -124,7 +124,7 @@ def _is_utf8(pieces: Pieces) -> bool:
     return True
 
 
-def _marked(pieces: Pieces, encodings: tuple[str, ...], *, name: str) -> str:
+def _encoding_by_mark(pieces: Pieces, encodings: tuple[str, ...], *, name: str) -> str:
     if encodings == (_MARKED,):
         return _MARKED if _is_utf8(pieces) else DAMAGED
     for encoding in encodings[:-1]:
@@ -151,7 +151,7 @@ def _fault(pieces: Pieces, encoding: str) -> str | None:
     return None
 
 
-def _unmarked(head: bytes, *, whole: bool) -> str | None:
+def _encoding_without_mark(head: bytes, *, whole: bool) -> str | None:
     """The encoding of text with NUL bytes and no mark. UTF-32 fails for nearly all that is none."""
     for encoding in _UTF_32:
         if _looks_like_text(head, encoding, unit=4, whole=whole):
@@ -194,15 +194,15 @@ class _Sample:
     share: float
 
 
-def _older(pieces: Pieces, *, name: str) -> str:
-    sample = _sampled(pieces)
+def _older_encoding(pieces: Pieces, *, name: str) -> str:
+    sample = _take_sample(pieces)
     text = sample.data.decode("utf-8", "replace")
     broken = text.count("\ufffd")
     valid = sum(not each.isascii() for each in text) - broken
     if valid >= _VALID_TIMES_LEAST * broken:
         return DAMAGED
     few = len(sample.data.translate(None, _ASCII)) < _GUESSED_BYTES_LEAST
-    guesses: list[str] = [] if few else _guesses(sample.data)
+    guesses: list[str] = [] if few else _guess_encodings(sample.data)
     for encoding in [*guesses, _LATIN]:
         if _fault(pieces, encoding) is None:
             return encoding
@@ -213,7 +213,7 @@ def _older(pieces: Pieces, *, name: str) -> str:
     )
 
 
-def _sampled(pieces: Pieces) -> _Sample:
+def _take_sample(pieces: Pieces) -> _Sample:
     lines: list[bytes] = []
     size = seen = beyond = 0
     for piece in pieces():
@@ -235,7 +235,7 @@ def _sampled(pieces: Pieces) -> _Sample:
     return _Sample(data=b"".join(lines), share=beyond / max(1, seen))
 
 
-def _guesses(sample: bytes) -> list[str]:
+def _guess_encodings(sample: bytes) -> list[str]:
     """The encodings in which a sample looks best, best first."""
     # Imported here: few files need it, and it takes a tenth of a second.
     from charset_normalizer import from_bytes
@@ -267,7 +267,7 @@ _PICTURE_BYTES_MAX = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedFile:
     """A file that was opened. `path` is set for a text that is the file itself.
 
     A text has no `media_type`; `encoding` is what it was in, `UTF_8` if it was not decoded.
@@ -284,7 +284,7 @@ def is_there(named: str) -> bool:
     return os.path.lexists(named) or (glob.has_magic(named) and bool(glob.glob(named)))
 
 
-def expanded(named: str) -> Iterator[Path]:
+def expand_name(named: str) -> Iterator[Path]:
     """The files of a name: the file itself, those below a directory, those that match."""
     if not named:
         raise UsageError("-f: an empty name; a variable in it may not be set")
@@ -321,7 +321,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def opened(path: Path) -> Opened:
+def open_file(path: Path) -> OpenedFile:
     """Open a file. Raises `UsageError` for what is neither text nor a picture."""
     try:
         found = os.stat(path)
@@ -329,31 +329,31 @@ def opened(path: Path) -> Opened:
             raise UsageError(f"{path}: not a regular file")
         # Short files are read at once; long ones are only copied, and read from the copy.
         if found.st_size <= _READ_BYTES_MAX:
-            return opened_bytes(path.read_bytes(), name=str(path))
+            return open_bytes(path.read_bytes(), name=str(path))
         with path.open("rb") as file:
             picture = _picture(file.read(HEAD_BYTES), found.st_size, str(path))
         if picture is not None:
-            return Opened(text=HostText.open(path), media_type=picture, path=path)
-        return _long(path)
+            return OpenedFile(text=HostText.open(path), media_type=picture, path=path)
+        return _open_long(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
-def opened_bytes(data: bytes, *, name: str) -> Opened:
+def open_bytes(data: bytes, *, name: str) -> OpenedFile:
     """The same for bytes that are there already."""
     picture = _picture(data[:HEAD_BYTES], len(data), name)
     if picture is not None:
-        return Opened(text=HostText(data), media_type=picture)
+        return OpenedFile(text=HostText(data), media_type=picture)
 
     def pieces() -> Iterator[bytes]:
         return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
 
     encoding = encoding_of(pieces, name=name)
-    text = data if encoding == UTF_8 else b"".join(recoded(pieces, encoding))
-    return Opened(text=HostText(text), encoding=encoding)
+    text = data if encoding == UTF_8 else b"".join(recode(pieces, encoding))
+    return OpenedFile(text=HostText(text), encoding=encoding)
 
 
-def _long(path: Path) -> Opened:
+def _open_long(path: Path) -> OpenedFile:
     """A long file. Read as a file: a mapped one that is cut short would end the process."""
 
     def pieces() -> Iterator[bytes]:
@@ -363,14 +363,14 @@ def _long(path: Path) -> Opened:
 
     encoding = encoding_of(pieces, name=str(path))
     if encoding == UTF_8:
-        return Opened(text=HostText.open(path), path=path)
-    return Opened(text=_copied(pieces, encoding), encoding=encoding)
+        return OpenedFile(text=HostText.open(path), path=path)
+    return OpenedFile(text=_copy_recoded(pieces, encoding), encoding=encoding)
 
 
-def _copied(pieces: Pieces, encoding: str) -> HostText:
+def _copy_recoded(pieces: Pieces, encoding: str) -> HostText:
     """The text of a long file in UTF-8, in a file that has no name and goes with the text."""
     with tempfile.TemporaryFile() as file:
-        for piece in recoded(pieces, encoding):
+        for piece in recode(pieces, encoding):
             file.write(piece)
         file.flush()
         if not file.tell():

@@ -40,18 +40,18 @@ class StoredInputs:
         return tuple(found.items())
 
 
-def stored(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
+def store_inputs(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
     """Keep the inputs of a new run. They are committed with its first records."""
     batch = run_attachments.batch()
     refs: dict[tuple[str, str], AttachmentRef] = {}
     held: list[Input] = []
     for each in inputs:
-        refs[each.variable, each.name], text = _kept(each, batch, run_attachments)
+        refs[each.variable, each.name], text = _store_input(each, batch, run_attachments)
         held.append(dataclasses.replace(each, text=text, path=None))
     return StoredInputs(inputs=tuple(held), refs=refs)
 
 
-def fields_of(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
+def input_fields(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
     """Return what the start of a new run records of its inputs."""
     refs = store.refs
     only = {each.variable: each.name for each in store.inputs if not each.is_picture}
@@ -107,7 +107,7 @@ def named_texts(started: RunStarted, values: Mapping[str, object]) -> dict[str, 
     return held
 
 
-def _kept(
+def _store_input(
     given: Input, batch: Batch, run_attachments: RunAttachments
 ) -> tuple[AttachmentRef, HostText]:
     # A name from a directory may hold bytes that are no text.
@@ -148,7 +148,7 @@ def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: 
 # The documents of a run, as they are stored, and its answer checked against them.
 
 
-def cited(
+def cite_answer(
     ended: RunEnded | None, started: RunStarted, data: RunData, run_attachments: RunAttachments
 ) -> Cited:
     """Where the answer stands in what the run was given, and what it claims in vain.

@@ -18,15 +18,15 @@ from tallystick.core.errors import UsageError
 from tallystick.core.records import ContextRef, ViewRef
 from tallystick.inputs.description import (
     FILES_SHOWN,
-    Placed,
-    asking_over,
+    PlacedText,
+    describe_host_text,
+    describe_host_texts,
+    describe_in_short,
+    describe_names,
+    describe_text,
     files_shown,
     program_over,
-    told_in_short,
-    told_of,
-    told_of_corpus,
-    told_of_long,
-    told_of_names,
+    query_program,
 )
 from tallystick.inputs.shapes import shape_of
 from tallystick.runtime.context.inputs import Input
@@ -62,14 +62,14 @@ def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
     if not variables:
         return InputLayout()
     on_host = _on_host(variables)
-    laid = _Laying(alone=len(variables) == 1, question=question)
+    laid = _LayoutBuilder(alone=len(variables) == 1, question=question)
     for place, (variable, held) in enumerate(variables.items()):
         # Each variable has its share of what is told, as far as that goes.
         shown = max(1, FILES_SHOWN // len(variables)) if place < FILES_SHOWN else 0
         if variable in on_host:
             laid.on_host(variable, held, shown=shown)
         else:
-            laid.in_guest(variable, held, shown=shown)
+            laid.add_to_guest(variable, held, shown=shown)
     return laid.layout()
 
 
@@ -98,7 +98,7 @@ def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
     return frozenset(found)
 
 
-class _Laying:
+class _LayoutBuilder:
     """A layout in the making, one variable after the other."""
 
     def __init__(self, *, alone: bool, question: str) -> None:
@@ -109,11 +109,11 @@ class _Laying:
         self._texts: dict[str, HostText | dict[str, HostText]] = {}
         self._views: list[ViewRef] = []
         self._files: list[tuple[str, str, str | None]] = []
-        self._placed: list[Placed] = []
+        self._placed: list[PlacedText] = []
 
-    def in_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+    def add_to_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
         single, count = len(held) == 1, len(held)
-        told = _headed(variable, held)
+        told = _heading(variable, held)
         shown = files_shown(count, at_most=shown)
         whole = {each.name: each.text.slice(0, each.text.length()) for each in held}
         all_shown = single
@@ -124,7 +124,7 @@ class _Laying:
             self._files.append((name, variable, key))
             self._placed.append((variable, key, shape))
             if place < shown:
-                said, in_full = told_of(
+                said, in_full = describe_text(
                     text,
                     shape,
                     of=variable,
@@ -136,38 +136,38 @@ class _Laying:
                 told.append(said)
                 all_shown = all_shown and in_full
             elif single:
-                told.append(told_in_short(shape, of=variable, key=key))
+                told.append(describe_in_short(shape, of=variable, key=key))
                 all_shown = False
         self._values[variable] = whole[held[0].name] if single else whole
         self._contexts.append(_ref(variable, held, told, whole=all_shown))
 
     def on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
         single, count = len(held) == 1, len(held)
-        told = _headed(variable, held)
+        told = _heading(variable, held)
         if not single:
-            told[0] = f"{told[0]} {told_of_corpus(variable)}"
+            told[0] = f"{told[0]} {describe_host_texts(variable)}"
         for each in held[: files_shown(count, at_most=shown)]:
             key = None if single else each.name
-            told.append(told_of_long(each.text, of=variable, key=key, count=count))
+            told.append(describe_host_text(each.text, of=variable, key=key, count=count))
         if single and not shown:
-            told.append(told_in_short(None, of=variable, key=None))
+            told.append(describe_in_short(None, of=variable, key=None))
         texts = {each.name: each.text for each in held}
         self._texts[variable] = held[0].text if single else texts
         self._contexts.append(_ref(variable, held, told))
 
     def layout(self) -> InputLayout:
         program = program_over(self._placed) if self._placed else None
-        asking = asking_over(self._placed, question=self._question)
+        asking = query_program(self._placed, question=self._question)
         return InputLayout(
-            contexts=self._shown(program),
-            asking=() if asking is None else self._shown(asking),
+            contexts=self._with_program(program),
+            asking=() if asking is None else self._with_program(asking),
             values=self._values,
             texts=self._texts,
             views=tuple(self._views),
             files=tuple(self._files),
         )
 
-    def _shown(self, program: str | None) -> tuple[ContextRef, ...]:
+    def _with_program(self, program: str | None) -> tuple[ContextRef, ...]:
         """What is told of the variables, with a program at the end."""
         if program is None:
             return tuple(self._contexts)
@@ -176,8 +176,8 @@ class _Laying:
         return (*others, msgspec.structs.replace(last, sample=f"{last.sample}\n\n{said}"))
 
 
-def _headed(variable: str, held: Sequence[Input]) -> list[str]:
-    return [] if len(held) == 1 else [told_of_names(variable, [each.name for each in held])]
+def _heading(variable: str, held: Sequence[Input]) -> list[str]:
+    return [] if len(held) == 1 else [describe_names(variable, [each.name for each in held])]
 
 
 def _ref(

@@ -12,7 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tallystick.core.errors import UsageError
-from tallystick.inputs.files import DAMAGED, Opened, expanded, is_there, opened, opened_bytes
+from tallystick.inputs.files import (
+    DAMAGED,
+    OpenedFile,
+    expand_name,
+    is_there,
+    open_bytes,
+    open_file,
+)
 from tallystick.runtime.context.inputs import UTF_8, Input
 from tallystick.runtime.context.namespace import CONTEXT, check_variables
 
@@ -39,13 +46,13 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
         if what == _STDIN:
             if (variable, _STDIN) not in seen:
                 seen.add((variable, _STDIN))
-                inputs.append(_input("stdin", variable, opened_bytes(stdin or b"", name="stdin")))
+                inputs.append(_input("stdin", variable, open_bytes(stdin or b"", name="stdin")))
             continue
-        for path in expanded(what):
+        for path in expand_name(what):
             real = os.path.realpath(path)
             if (variable, real) not in seen:
                 seen.add((variable, real))
-                inputs.append(_input(str(path), variable, opened(path)))
+                inputs.append(_input(str(path), variable, open_file(path)))
         if len(inputs) > _FILES_MAX:
             raise UsageError(f"{each}: more than {_FILES_MAX:,} files")
     _check_texts(inputs)
@@ -81,7 +88,7 @@ def _split(named: str) -> tuple[str, str]:
     return name, what
 
 
-def _input(name: str, variable: str, found: Opened) -> Input:
+def _input(name: str, variable: str, found: OpenedFile) -> Input:
     return Input(
         name=name,
         text=found.text,

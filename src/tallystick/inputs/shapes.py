@@ -95,7 +95,7 @@ def differing_in_case(values: Collection[str], what: str) -> list[str]:
     return []
 
 
-def _sampled(items: Sequence[str]) -> Sequence[str]:
+def _take_sample(items: Sequence[str]) -> Sequence[str]:
     return items[:: max(1, len(items) // _SAMPLED)]
 
 
@@ -106,17 +106,17 @@ def _date_form(items: Sequence[str], *, whole: bool) -> tuple[tuple[str, str], s
     for pattern, form in _FORMS:
         compiled = re.compile(rf"(?<![0-9]){pattern}(?![0-9])")
         seek = compiled.fullmatch if whole else compiled.search
-        found = [match[0] for item in _sampled(items) if (match := seek(item))]
-        if len(found) < _SHARE * len(_sampled(items)):
+        found = [match[0] for item in _take_sample(items) if (match := seek(item))]
+        if len(found) < _SHARE * len(_take_sample(items)):
             continue
         if form == "%d/%m/%Y":
-            order = _order([match[0] for item in items if (match := seek(item))])
+            order = _day_month_form([match[0] for item in items if (match := seek(item))])
             return None if order is None else ((pattern, order), found[-1])
         return (pattern, form), found[-1]
     return None
 
 
-def _order(dates: Sequence[str]) -> str | None:
+def _day_month_form(dates: Sequence[str]) -> str | None:
     """Whether the day or the month comes first, if any of the dates shows it."""
     if any(int(date[3:5]) > 12 for date in dates):
         return "%m/%d/%Y"
@@ -199,7 +199,7 @@ def shape_of(text: str) -> Shape:
     return _lines(text)
 
 
-def described(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
+def describe_shape(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
     """What the model is told: the view, some of it, and what to know of it.
 
     How dates are written is told if the question is about time; else it leads astray.
@@ -223,7 +223,7 @@ def _lines(text: str) -> Shape:
         kind="lines",
         prose=len(text) > _PROSE_CHARS * (len(lines) + 1),
         says="a list of its lines (str)",
-        examples=_some(lines, _line, each=3),
+        examples=_pick_examples(lines, _cut_line, each=3),
         remarks=tuple(differing_in_case(sorted(set(lines)), "a line")),
         on_dates=tuple(dates_in_lines(lines)),
     )
@@ -245,10 +245,10 @@ def _json_lines(text: str) -> Shape | None:
         name="records",
         kind="json_lines",
         says="a list with the parsed value of each line of JSON",
-        examples=_some(records, _shown, each=1),
-        remarks=tuple(f"{key!r} is one of {_listed(values)}." for key, values in few.items()),
-        path=_path(records),
-        read=_longest([each for each in records[:_LOOKED_AT] if isinstance(each, dict)]),
+        examples=_pick_examples(records, _short_repr, each=1),
+        remarks=tuple(f"{key!r} is one of {_quote_all(values)}." for key, values in few.items()),
+        path=_plain_value_path(records),
+        read=_longest_text_path([each for each in records[:_LOOKED_AT] if isinstance(each, dict)]),
     )
 
 
@@ -262,10 +262,10 @@ def _json(text: str) -> Shape | None:
     if isinstance(value, dict):
         says = "the parsed JSON, a dict"
         examples: tuple[str, ...] = tuple(
-            f"{key!r}: {_shown(item)}" for key, item in list(value.items())[:6]
+            f"{key!r}: {_short_repr(item)}" for key, item in list(value.items())[:6]
         )
     else:
-        says, examples = "the parsed JSON, a list", _some(value, _shown, each=1)
+        says, examples = "the parsed JSON, a list", _pick_examples(value, _short_repr, each=1)
     return Shape(name="data", kind="json", says=says, examples=examples)
 
 
@@ -280,7 +280,7 @@ def _numbers(text: str) -> Shape | None:
         name="numbers",
         kind="numbers",
         says=f"a list of all the numbers in the text ({kind})",
-        examples=_some(words, str, each=2),
+        examples=_pick_examples(words, str, each=2),
     )
 
 
@@ -302,7 +302,7 @@ def _table(text: str) -> Shape | None:
     columns = [list(column) for column in zip(*body, strict=True)]
     if any(_is_data(name, column) for name, column in zip(header, columns, strict=True)):
         return None
-    kinds = [_kind(column) for column in columns]
+    kinds = [_column_kind(column) for column in columns]
     typed = tuple(zip(header, kinds, strict=True))
     return Shape(
         name="rows",
@@ -310,9 +310,11 @@ def _table(text: str) -> Shape | None:
         delimiter=delimiter,
         columns=typed,
         says="a list with a dict for each record; numbers are int or float already",
-        examples=_some(body, lambda record: _row(record, typed), each=1),
-        read=_longest([dict(zip(header, record, strict=True)) for record in body[:_LOOKED_AT]]),
-        remarks=_values(header, columns, kinds),
+        examples=_pick_examples(body, lambda record: _row(record, typed), each=1),
+        read=_longest_text_path(
+            [dict(zip(header, record, strict=True)) for record in body[:_LOOKED_AT]]
+        ),
+        remarks=_remarks_on_values(header, columns, kinds),
         on_dates=tuple(
             remark
             for name, column, kind in zip(header, columns, kinds, strict=True)
@@ -349,7 +351,7 @@ def _cell_form(cell: str) -> str:
     return re.sub(r"[0-9]+", "9", re.sub(r"[^\W\d_]+", "a", cell))
 
 
-def _kind(cells: Iterable[str]) -> ColumnKind:
+def _column_kind(cells: Iterable[str]) -> ColumnKind:
     filled = [cell for cell in cells if cell]
     if not filled or not all(_FLOAT.match(cell) for cell in filled):
         # A leading zero marks a code, not a number: a "$" or a separator says otherwise.
@@ -364,7 +366,9 @@ def _kind(cells: Iterable[str]) -> ColumnKind:
 # -- how it is shown ---------------------------------------------------------------------------
 
 
-def _some(items: Sequence[Item], show: Callable[[Item], str], *, each: int) -> tuple[str, ...]:
+def _pick_examples(
+    items: Sequence[Item], show: Callable[[Item], str], *, each: int
+) -> tuple[str, ...]:
     """The first, some of the middle, the last. A head alone would look like the whole."""
     count = len(items)
     if not count:
@@ -381,7 +385,7 @@ def _some(items: Sequence[Item], show: Callable[[Item], str], *, each: int) -> t
 
 def _row(record: Sequence[str], columns: Sequence[tuple[str, ColumnKind]]) -> str:
     cells = {name: _cell(cell, kind) for cell, (name, kind) in zip(record, columns, strict=True)}
-    return _shown(cells)
+    return _short_repr(cells)
 
 
 def _cell(cell: str, kind: ColumnKind) -> object:
@@ -394,7 +398,7 @@ def _cell(cell: str, kind: ColumnKind) -> object:
     return int(cell) if kind == "int" else float(cell)
 
 
-def _values(
+def _remarks_on_values(
     header: Sequence[str], columns: Sequence[Sequence[str]], kinds: Sequence[ColumnKind]
 ) -> tuple[str, ...]:
     """Columns of few different values, with these; and numbers that are missing somewhere."""
@@ -404,7 +408,7 @@ def _values(
             remarks.append(f"{name!r} is None where its cell is empty.")
         values = sorted(set(column))
         if kind == "str" and len(values) <= _VALUES_SHOWN and len(values) * 2 < len(column):
-            remarks.append(f"{name!r} is one of {_listed(values)}.")
+            remarks.append(f"{name!r} is one of {_quote_all(values)}.")
         elif kind == "str":
             remarks += differing_in_case(values, repr(name))
     return tuple(remarks)
@@ -429,7 +433,7 @@ def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
     }
 
 
-def _longest(records: Sequence[Mapping[str, object]]) -> str:
+def _longest_text_path(records: Sequence[Mapping[str, object]]) -> str:
     """The way to the text that is to be read in each record, such as `['note']`; or nothing."""
     chars = {
         key: sum(len(text) for text in texts)
@@ -441,7 +445,7 @@ def _longest(records: Sequence[Mapping[str, object]]) -> str:
     return f"[{key!r}]" if key and chars[key] >= _READ_CHARS * len(records) else ""
 
 
-def _path(records: Sequence[object]) -> str:
+def _plain_value_path(records: Sequence[object]) -> str:
     """The way to a plain value that each of the first records has, such as `['user']['name']`."""
     path = ""
     held = list(records[:3])
@@ -462,18 +466,18 @@ def _shared_keys(held: Sequence[object]) -> list[str]:
     return [key for key in first if all(key in other for other in others)]
 
 
-def _listed(values: Sequence[str]) -> str:
-    return ", ".join(_quoted(value, chars_max=_CELL_CHARS_MAX) for value in values)
+def _quote_all(values: Sequence[str]) -> str:
+    return ", ".join(_quote(value, chars_max=_CELL_CHARS_MAX) for value in values)
 
 
-def _quoted(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
+def _quote(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     return repr(text if len(text) <= chars_max else text[:chars_max] + "...")
 
 
-def _line(text: str) -> str:
+def _cut_line(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 2 * _SHOWN_CHARS_MAX else shown[: 2 * _SHOWN_CHARS_MAX] + "..."

@@ -101,7 +101,7 @@ def with_strategy(
     if asked is None and not prompt.has_nothing_to_read(started):
         asked = "code"
     if asked in ("code", "recursive"):
-        return _taking(started, asked, layout)
+        return _with_chosen(started, asked, layout)
     facts = facts_of(
         started,
         layout=layout,
@@ -111,12 +111,12 @@ def with_strategy(
     )
     if asked is None:
         direct = not_direct(facts) is None
-        return _taking(started, "direct", layout, why=_UNREAD) if direct else started
+        return _with_chosen(started, "direct", layout, why=_UNREAD) if direct else started
     choice = chosen(asked, facts)
-    return _taking(started, choice.strategy, layout, why=choice.why)
+    return _with_chosen(started, choice.strategy, layout, why=choice.why)
 
 
-def _taking(
+def _with_chosen(
     started: RunStarted, strategy: Strategy, layout: InputLayout, *, why: str = ""
 ) -> RunStarted:
     contexts = layout.asking if strategy == "recursive" and layout.asking else started.contexts
@@ -141,9 +141,9 @@ def facts_of(
         messages = prompt.direct(started, texts_of(layout.values))
         figure = prompt_figure(terms, messages)
         bound = figure.tokens
-        about = bound if figure.label == "counted" else _about(messages, terms)
+        about = bound if figure.label == "counted" else _estimate_tokens(messages, terms)
     worst = terms.worst
-    recursive = _taking(started, "recursive", layout)
+    recursive = _with_chosen(started, "recursive", layout)
     return Facts(
         text_tokens=tokens,
         prose_tokens=sum(each.tokens for each in sizes if not each.rows),
@@ -162,18 +162,18 @@ def facts_of(
             tokens=about + _ANSWER_TOKENS,
             usd=None if worst is None else worst(about, _ANSWER_TOKENS),
         ),
-        code=_code(started, terms),
-        recursive=_recursive(_code(recursive, terms), tokens, terms),
+        code=_code_figures(started, terms),
+        recursive=_recursive_figures(_code_figures(recursive, terms), tokens, terms),
     )
 
 
-def _about(messages: tuple[Message, ...], terms: CallTerms) -> int:
+def _estimate_tokens(messages: tuple[Message, ...], terms: CallTerms) -> int:
     return input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
 
 
-def _code(started: RunStarted, terms: CallTerms) -> Figures:
+def _code_figures(started: RunStarted, terms: CallTerms) -> Figures:
     """A guess: four turns of four hundred tokens each."""
-    about = _about(prompt.opening(started), terms)
+    about = _estimate_tokens(prompt.opening(started), terms)
     turns = range(min(_TURNS_USUAL, started.limits.turns))
     asked = [about + turn * _TURN_TOKENS * 2 for turn in turns]
     worst = terms.worst
@@ -184,7 +184,7 @@ def _code(started: RunStarted, terms: CallTerms) -> Figures:
     )
 
 
-def _recursive(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
+def _recursive_figures(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
     """The same, and every piece of the texts read once."""
     pieces = -(-text_tokens // _PIECE_TOKENS)
     each = min(_PIECE_TOKENS, text_tokens) + _ASKED_TOKENS
@@ -213,26 +213,26 @@ def _sizes(layout: InputLayout) -> list[_Size]:
     kinds = {(view.of, view.key): view.kind for view in layout.views if view.kind != "lines"}
     # In the order of the files.
     texts = zip(layout.files, texts_of(layout.values), strict=True)
-    found = [_of_text(text, kinds.get((of, key), "lines")) for (_, of, key), text in texts]
+    found = [_size_of(text, kinds.get((of, key), "lines")) for (_, of, key), text in texts]
     for value in layout.texts.values():
         held = [value] if isinstance(value, HostText) else value.values()
-        found += map(_of_long, held)
+        found += map(_size_of_long, held)
     return found
 
 
-def _of_text(text: str, kind: _Kind) -> _Size:
+def _size_of(text: str, kind: _Kind) -> _Size:
     size = len(text.encode("utf-8", "replace"))
     tokens = size // _BYTES_PER_TOKEN
     if size <= _ESTIMATED_BYTES_MAX:
         tokens = text_tokens_estimated(text)
-    return _Size(tokens=tokens, rows=_rows(text, kind))
+    return _Size(tokens=tokens, rows=_count_rows(text, kind))
 
 
-def _of_long(text: HostText) -> _Size:
+def _size_of_long(text: HostText) -> _Size:
     """A text that nobody goes through: what its beginning shows is taken for the whole."""
     head = text.slice(0, _HEAD_CHARS)
     whole_lines = head[: head.rfind("\n") + 1] or head
-    rows = _rows(whole_lines, shape_of(whole_lines).kind)
+    rows = _count_rows(whole_lines, shape_of(whole_lines).kind)
     if not rows and head.lstrip()[:1] in ("{", "["):
         rows = whole_lines.count("\n") + 1
     share = len(whole_lines.encode("utf-8", "replace"))
@@ -241,28 +241,28 @@ def _of_long(text: HostText) -> _Size:
     )
 
 
-def _rows(text: str, kind: _Kind) -> int:
+def _count_rows(text: str, kind: _Kind) -> int:
     """How many things there are in a text to be counted; of prose, none."""
     match kind:
         case "numbers":
             return sum(1 for each in _BETWEEN.split(text) if each)
         case "json":
-            return _longest(msgspec.json.decode(text.removeprefix("\ufeff")))
+            return _longest_collection(msgspec.json.decode(text.removeprefix("\ufeff")))
         case "table":
-            return _filled(text) - 1
+            return _count_filled_lines(text) - 1
         case "json_lines":
-            return _filled(text)
+            return _count_filled_lines(text)
         case "lines":
             lines = [line for line in text.splitlines() if line.strip()]
             sampled = lines[:: max(1, len(lines) // _SAMPLED)]
-            return len(lines) if _alike(sampled) and not _told(sampled) else 0
+            return len(lines) if _are_records(sampled) and not _are_messages(sampled) else 0
 
 
-def _filled(text: str) -> int:
+def _count_filled_lines(text: str) -> int:
     return sum(1 for line in text.splitlines() if line.strip())
 
 
-def _longest(value: object) -> int:
+def _longest_collection(value: object) -> int:
     """The length of the longest list or table of keys in a document."""
     longest = 0
     waiting = [value]
@@ -276,14 +276,14 @@ def _longest(value: object) -> int:
     return longest
 
 
-def _alike(sampled: Sequence[str]) -> bool:
+def _are_records(sampled: Sequence[str]) -> bool:
     """Whether lines are records, as in logs: nearly all begin in one form, with a number in it."""
     forms = Counter(_form(line) for line in sampled)
     form, count = forms.most_common(1)[0] if forms else ("", 0)
     return "9" in form and count >= _ALIKE_SHARE * len(sampled)
 
 
-def _told(sampled: Sequence[str]) -> bool:
+def _are_messages(sampled: Sequence[str]) -> bool:
     """Whether lines are messages, as in a chat: sentences, and not the same ones again."""
     longest = [
         max((found[0].count(" ") + 1 for found in _IN_A_ROW.finditer(line[:2_000])), default=0)
