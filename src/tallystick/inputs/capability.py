@@ -1,7 +1,7 @@
-"""The data of runs as a capability: kept, described to the model, found by programs, cited.
+"""Give runs their data: store it, describe it to the model, and cite it.
 
-It is the first capability of every run. A new run is laid out once, when its start is made; a
-recorded one is read from its attachments.
+This is the first capability of every run. The inputs of a new run are laid out once, when its start
+is made. Those of a recorded run are read from its attachments.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from tallystick.runtime.context.attachments import RunAttachments
 
 @dataclass(frozen=True, slots=True)
 class _NewRun:
-    """The layout of a run between the making of its start and its opening."""
+    """The layout of a new run, kept from the time its start is made until the run is opened."""
 
     layout: InputLayout
     strategy: AskedStrategy | None
 
 
 class InputsCapability(CapabilityBase):
-    """Give runs the texts and pictures that they are asked about."""
+    """The capability that gives runs their texts and pictures."""
 
     name = "inputs"
 
     def __init__(self) -> None:
-        # By the holder of a run's attachments, which every new run has for itself.
+        # By the id of the holder of the attachments. Each new run has a holder of its own.
         self._new: dict[str, _NewRun] = {}
 
     def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Keep the inputs, and return what the start records of them.
+        """Store the inputs as attachments, and return the fields that the start records of them.
 
-        Raise `UsageError` for a strategy that cannot be taken, and for inputs that cannot be read.
+        Raise `UsageError` if the strategy cannot be used, or if an input cannot be read.
         """
         check_strategy(asked.strategy, asked.inputs)
         store = store_inputs(asked.inputs, run_attachments)
-        # Laid out from the copies: others may change the files that were named.
+        # Lay out the copies: another process may change the files that were named.
         layout = layout_of(store.inputs, question=asked.goal)
         self._new[asked.session_id] = _NewRun(layout, asked.strategy)
         return input_fields(store, layout)
 
     def open(self, started: RunStarted, history: History, services: RunServices) -> RunCapability:
-        """Give a new run what was laid out for it, and a recorded one what its record names."""
+        """Return the capability of a run: with its new layout, or with the data of its record."""
         new = None if history.records else self._new.pop(started.session_id, None)
         if new is not None:
             data = RunData(values=new.layout.values, texts=new.layout.texts)
@@ -68,7 +68,7 @@ class InputsCapability(CapabilityBase):
     def cite_recorded(
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
-        """Check the answer of a recorded run against what it was given."""
+        """Check the answer of a recorded run against its inputs, and return the citations."""
         return cite_answer(ended, started, recorded_data(started, run_attachments), run_attachments)
 
 

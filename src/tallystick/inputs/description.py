@@ -1,7 +1,7 @@
-"""What a model is told of its data: names, shapes and parts, and a short program to start from.
+"""Describe the inputs to the model: names, shapes, excerpts, and a short program to start from.
 
-Weak models copy whatever program they were shown last. So the one they see names their own
-columns, keys and words, and looks at a few: what it finds is never the answer.
+Weak models copy the last program that they were shown. So this program uses the columns and keys
+of their own data. It only looks at a few rows, so its output is never the answer.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from tallystick.sandbox.text import HostText
 _ITEMS = {"table": "row", "json_lines": "record"}
 _QUESTION_CHARS_MAX = 400
 
-# A text: the variable it is in, its key if that is a dictionary, and what it is made of.
+# A text: its variable, its key if the variable is a dictionary (else None), and its shape.
 PlacedText = tuple[str, str | None, Shape]
 
 
 def program_over(placed: Sequence[PlacedText]) -> str:
-    """Return a program over these texts; one that joins, if two tables share a column."""
+    """Return a first program over these texts. It joins two tables if they share a column."""
     joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:
         return joined
-    # An empty text has nothing to be shown.
+    # An empty text has no examples, so another one is preferred.
     return _program_for(next((each for each in placed if each[2].examples), placed[0]))
 
 
 def query_program(placed: Sequence[PlacedText], *, question: str) -> str | None:
-    """A program that asks a model about the text of each item; None if there are no such texts.
+    """Return a program that asks a model about each row or record, in one batch.
 
-    It asks with the words of the task, since a weak model leaves the question as it is; and it
-    keeps the items that the answer was yes for, since that is how such a model goes on.
+    Return None if no text is a table or JSON lines with a text column to read. The program uses the
+    words of the task, since a weak model does not change the question. It keeps the items whose
+    answer was yes, since such a model continues from there.
     """
     for each in placed:
         shape = each[2]
@@ -78,7 +79,7 @@ def _program_for(placed: PlacedText) -> str:
 
 
 def _program_for_rows(shape: Shape, name: str) -> str:
-    # No condition: a weak model would keep it.
+    # The program has no condition: a weak model would keep it.
     number = _number_column(shape)
     text = next((column for column, kind in shape.columns[1:] if kind == "str"), None)
     shown = [column for column in (text, number) if column is not None] or [shape.columns[0][0]]
@@ -98,7 +99,7 @@ def _number_column(shape: Shape) -> str | None:
 
 
 def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
-    """Rows of one table with those of another, by a column that both have."""
+    """Return a program that joins two tables on a shared column; None if no two share one."""
     for left, left_shape in tables:
         for right, right_shape in tables:
             shared = _join_columns(left_shape, right_shape) if left != right else None
@@ -114,7 +115,10 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
 
 
 def _join_columns(left: Shape, right: Shape) -> tuple[str, str] | None:
-    """A column of the left whose values are found in a column of the right that has each once."""
+    """Return a column of each table to join them on, or None.
+
+    Each value of the left column occurs in the right one, which has no value twice.
+    """
     left_kinds, right_kinds = dict(left.columns), dict(right.columns)
     for mine, values in left.keys.items():
         for theirs, known in right.keys.items():
@@ -124,10 +128,11 @@ def _join_columns(left: Shape, right: Shape) -> tuple[str, str] | None:
     return None
 
 
-# What a model is told of its data: names, shapes and parts, never more than fits a short prompt.
+# The description is short, whatever the size of the data.
 #
-# A text is told by its shape, or by parts of it if it has none or stays on the host. Of several
-# texts some are told; of a corpus of many files their first names and a few parts.
+# A text is described by its shape. If it is prose or stays on the host, excerpts of it are shown.
+# Of several texts only some are described. Of more than 20, the first names are listed and short
+# excerpts of a few are shown.
 
 
 FILES_SHOWN = 4
@@ -135,7 +140,7 @@ _SAMPLE_CHARS = 300
 WHOLE_CHARS_MAX = 1_500
 _WHOLE_OF_SEVERAL_CHARS_MAX = 400
 _NAMES_SHOWN = 20
-# More files than names are shown are many: then little is told of each.
+# Limits for a variable with more files than `_NAMES_SHOWN`: less is shown of each.
 _OF_MANY_SHOWN = 2
 _OF_MANY_CHARS_MAX = 500
 _OF_MANY_WHOLE_CHARS_MAX = 200
@@ -145,12 +150,12 @@ _OF_MANY_NAMES_CHARS_MAX = 500
 
 
 def files_shown(count: int, *, at_most: int) -> int:
-    """Of how many files in a variable more is told than their names."""
+    """Return how many of the `count` files in a variable are described, not only named."""
     return min(at_most, count if count <= _NAMES_SHOWN else _OF_MANY_SHOWN)
 
 
 def describe_names(variable: str, names: Sequence[str]) -> str:
-    """For several files: that they are a dictionary, and its keys."""
+    """Describe a variable with several files: it is a dictionary, and these are its keys."""
     many = len(names) > _NAMES_SHOWN
     left = _OF_MANY_NAMES_CHARS_MAX if many else _NAMES_CHARS_MAX
     shown: list[str] = []
@@ -164,7 +169,7 @@ def describe_names(variable: str, names: Sequence[str]) -> str:
 
 
 def describe_host_texts(variable: str) -> str:
-    """What can be done with texts on the host all at once."""
+    """Describe the functions that search all texts of a variable on the host at once."""
     return (
         f"They stay outside: {variable}.grep(pattern) gives (name, line number, line) for each "
         f"line that matches in any of them, {variable}.search(pattern) gives (name, start, end, "
@@ -175,9 +180,10 @@ def describe_host_texts(variable: str) -> str:
 def describe_text(
     text: str, shape: Shape, *, of: str, key: str | None, alone: bool, count: int, question: str
 ) -> tuple[str, bool]:
-    """A text in the guest, one of `count` in its variable; and whether all of it is shown.
+    """Describe a text in the guest, one of `count` in its variable.
 
-    One that is `alone` is all the data there is.
+    Return the description, and True if it shows the whole text. `alone` says that the run has no
+    other text; then up to 1,500 characters are shown whole.
     """
     name = called(of, key)
     many = count > _NAMES_SHOWN
@@ -193,12 +199,12 @@ def describe_text(
             f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}",
             False,
         )
-    # Of a text that was taken apart, the whole is not named: weak models would parse it again.
+    # The text itself is not named if it was parsed: weak models would parse it again.
     return told, False
 
 
 def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
-    """A text on the host, one of `count` in its variable."""
+    """Describe a text on the host, one of `count` in its variable, with excerpts."""
     name = called(of, key)
     parts = _sample(text, count=count)
     if count > _NAMES_SHOWN:
@@ -211,7 +217,7 @@ def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) 
 
 
 def describe_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
-    """One line for a text of which no more is told. Without a shape it stays on the host."""
+    """Describe a text in one line. Without a shape, the text stays on the host."""
     name = called(of, key)
     if shape is None:
         return f"`{name}` is a long text that stays outside: slice it, or use {name}.search."
@@ -223,7 +229,7 @@ def _shorten(told: str, chars_max: int) -> str:
 
 
 def _sample(text: HostText, *, count: int) -> str:
-    """Head, middle and tail of a long text."""
+    """Return head, middle and tail of a long text, or a short one whole."""
     size = _SAMPLE_CHARS if count <= _NAMES_SHOWN else _OF_MANY_SAMPLE_CHARS
     chars = text.length()
     if chars <= 3 * size:

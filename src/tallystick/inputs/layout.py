@@ -1,8 +1,8 @@
 """Lay out the inputs of a run for its programs, and describe them to the model.
 
-One text is its variable itself; several are a dictionary of texts under their file names. Variables
-of up to 4 MB in all are real `str` in the guest; beyond that the largest stay on the host. Pictures
-are not for programs: the model sees them beside the task.
+A single text in a variable is the variable itself. Several are a dictionary of texts under their
+file names. Variables of up to 4 MB in all are real `str` in the guest; beyond that, the largest
+stay on the host. Pictures are not for programs: the model sees them beside the task.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _HASH_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLayout:
-    """How the inputs of a run lie in its programs' namespace, and what the model is told of them.
+    """The inputs of a run in the namespace of its programs, and their descriptions for the model.
 
-    Variables of up to 4 MB in all are `values`, with views of what they are made of; others are
-    `texts`.
+    `values` are the variables in the guest, with `views` of their parts. `texts` are the variables
+    that stay on the host.
     """
 
     contexts: tuple[ContextRef, ...] = ()
-    # The same for a run whose programs are to ask models, where that makes a difference.
+    # Replaces `contexts` if programs should ask models; empty if the text would be the same.
     asking: tuple[ContextRef, ...] = ()
     values: dict[str, object] = field(default_factory=dict)
     texts: dict[str, HostText | dict[str, HostText]] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class InputLayout:
 
 
 def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
-    """Lay out the inputs: one in a variable is that itself, several are a dictionary by name.
+    """Return the layout of the inputs. Their description depends a little on the question.
 
-    What the model is told of them depends a little on the question.
+    Raise `UsageError` if two texts of a variable have the same name.
     """
     variables = _by_variable(inputs)
     if not variables:
@@ -64,7 +64,7 @@ def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
     on_host = _on_host(variables)
     laid = _LayoutBuilder(alone=len(variables) == 1, question=question)
     for place, (variable, held) in enumerate(variables.items()):
-        # Each variable has its share of what is told, as far as that goes.
+        # Each of the first variables has an equal share of the texts that are described.
         shown = max(1, FILES_SHOWN // len(variables)) if place < FILES_SHOWN else 0
         if variable in on_host:
             laid.on_host(variable, held, shown=shown)
@@ -86,7 +86,7 @@ def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
 
 
 def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
-    """The variables that stay on the host: the largest, until the others fit into the guest."""
+    """Return the variables that stay on the host: the largest, until the others fit into the guest."""
     sizes = {name: sum(len(each.text) for each in held) for name, held in variables.items()}
     left = sum(sizes.values())
     found: set[str] = set()
@@ -99,7 +99,7 @@ def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
 
 
 class _LayoutBuilder:
-    """A layout in the making, one variable after the other."""
+    """Builds a layout, one variable after the other."""
 
     def __init__(self, *, alone: bool, question: str) -> None:
         self._alone = alone
@@ -168,7 +168,7 @@ class _LayoutBuilder:
         )
 
     def _with_program(self, program: str | None) -> tuple[ContextRef, ...]:
-        """What is told of the variables, with a program at the end."""
+        """Return the descriptions of the variables. The last one ends with the program, if any."""
         if program is None:
             return tuple(self._contexts)
         *others, last = self._contexts

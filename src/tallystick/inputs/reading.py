@@ -1,8 +1,8 @@
-"""Read what was named for a run: files, directories, patterns and standard input.
+"""Read the inputs that are named for a run: files, directories, patterns and standard input.
 
-What is given without a name is `context`; `NAME=FILE` makes a variable of that name beside it. Text
-that is not UTF-8 is decoded. Only what was named is read: links that lead out of a directory are
-refused.
+A file without a name is in the variable `context`; `NAME=FILE` makes a variable of that name. Text
+that is not UTF-8 is decoded. Only named files are read: a link that leads out of a named directory
+is refused.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ _TOLD_MAX = 3
 
 
 def wants_stdin(named: Sequence[str]) -> bool:
-    """Whether standard input is among what was named."""
+    """Return True if one of the names is standard input."""
     return any(_split(each)[1] == _STDIN for each in named)
 
 
 def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Input]:
-    """Open everything that was named, each `FILE`, `NAME=FILE` or `-` for standard input.
+    """Open the named files. Each name is `FILE`, `NAME=FILE`, or `-` for standard input.
 
-    For FILE there can be a directory or a pattern. The same file is taken once in a variable. What
-    is not UTF-8 is decoded. Raises `UsageError` for what cannot be read, and if all of it is empty.
+    FILE may be a directory or a pattern. A file that is named twice is once in a variable. Text
+    that is not UTF-8 is decoded. Raise `UsageError` if a file cannot be read, if there are more
+    than 10,000, if all are empty, or if a name cannot be that of a variable.
     """
     inputs: list[Input] = []
     seen: set[tuple[str, str]] = set()
@@ -60,7 +61,7 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
 
 
 def encodings_told(inputs: Sequence[Input]) -> list[str]:
-    """A line for each text that was not UTF-8; a single one if they are many."""
+    """Return a line for each text that was not UTF-8; a single line for more than three."""
     found = [each for each in inputs if each.encoding not in (UTF_8, "utf-8-sig")]
     if len(found) > _TOLD_MAX:
         kinds = Counter(each.encoding for each in found).most_common()
@@ -75,12 +76,12 @@ def encodings_told(inputs: Sequence[Input]) -> list[str]:
 
 
 def _split(named: str) -> tuple[str, str]:
-    """The variable and what goes into it. What exists under the whole name has no variable."""
+    """Return the variable of a name, and its file. If the whole name exists, it is the file."""
     name, equals, what = named.partition("=")
     if not equals or is_there(named):
         return CONTEXT, named
     if not name.isidentifier() and not is_there(what):
-        # Then it is no name at all, but a part of a path.
+        # The part before `=` is then a part of a path, not a variable.
         return CONTEXT, named
     check_variables([name])
     if not what:
@@ -100,7 +101,7 @@ def _input(name: str, variable: str, found: OpenedFile) -> Input:
 
 
 def _check_texts(inputs: Sequence[Input]) -> None:
-    """Refuse what holds nothing, and variables that would not be there."""
+    """Raise `UsageError` if all inputs are empty, or if a variable has only pictures."""
     check_variables(each.variable for each in inputs)
     with_text = {CONTEXT, *(each.variable for each in inputs if not each.is_picture)}
     for each in inputs:
