@@ -61,7 +61,7 @@ _SAMPLE_OF_PIECE_BYTES = 8_192
 # Fewer bytes beyond ASCII are too few for a guess.
 _GUESSED_BYTES_LEAST = 4
 # Text counts as damaged UTF-8 if it has at least this many valid characters beyond ASCII for each
-# invalid byte, or if at most this share of its bytes is beyond ASCII.
+# invalid byte; or, if no older encoding fits, if at most this share of its bytes is beyond ASCII.
 _VALID_TIMES_LEAST = 2
 _DAMAGE_SHARE_MAX = 0.05
 

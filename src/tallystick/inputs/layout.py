@@ -45,7 +45,8 @@ class InputLayout:
     """
 
     contexts: tuple[ContextRef, ...] = ()
-    # Replaces `contexts` if programs should ask models; empty if the text would be the same.
+    # For the recursive strategy instead of `contexts`: its first program asks a model. Empty if no
+    # text has rows to ask about.
     asking: tuple[ContextRef, ...] = ()
     values: dict[str, object] = field(default_factory=dict)
     texts: dict[str, HostText | dict[str, HostText]] = field(default_factory=dict)
@@ -86,7 +87,7 @@ def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
 
 
 def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
-    """Return the variables that stay on the host: the largest, until the others fit into the guest."""
+    """Return the variables that stay on the host: the largest, until the others fit."""
     sizes = {name: sum(len(each.text) for each in held) for name, held in variables.items()}
     left = sum(sizes.values())
     found: set[str] = set()
@@ -99,7 +100,7 @@ def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
 
 
 class _LayoutBuilder:
-    """Builds a layout, one variable after the other."""
+    """The builder of a layout. Variables are added one after the other."""
 
     def __init__(self, *, alone: bool, question: str) -> None:
         self._alone = alone

@@ -101,7 +101,7 @@ def _input(name: str, variable: str, found: OpenedFile) -> Input:
 
 
 def _check_texts(inputs: Sequence[Input]) -> None:
-    """Raise `UsageError` if all inputs are empty, or if a variable has only pictures."""
+    """Raise `UsageError` if all inputs are empty, or a variable is wrong or has only pictures."""
     check_variables(each.variable for each in inputs)
     with_text = {CONTEXT, *(each.variable for each in inputs if not each.is_picture)}
     for each in inputs:

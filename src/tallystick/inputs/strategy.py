@@ -1,4 +1,4 @@
-"""How a run's strategy is chosen, by numbers, and what the run would cost; nothing is asked."""
+"""Choose the strategy of a run by numbers, and estimate its cost. No model is asked."""
 
 from __future__ import annotations
 
@@ -47,28 +47,27 @@ from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
 
 _Kind = Literal["lines", "table", "json_lines", "json", "numbers"]
-# What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
-# lines and its output.
+# The tokens of a reply, and of its output in the next prompt, if nothing better is known: a program
+# of twenty lines and its output.
 _TURN_TOKENS = 400
 _TURNS_USUAL = 4
-# A reply that is the answer; a piece of text as programs send it, the question to it, and what is
-# said of it.
+# In tokens: a reply that is the answer; then a piece of text that a program sends, the question
+# about it, and the reply to that.
 _ANSWER_TOKENS = 100
 _PIECE_TOKENS, _ASKED_TOKENS, _SAID_TOKENS = 2_000, 50, 20
-# No text makes fewer tokens than this many bytes each.
+# The lowest estimate of the tokens of a text: one for this many bytes.
 _BYTES_PER_TOKEN = 4
-# Beyond this, a text is not gone through for an estimate.
+# For a longer text that lowest estimate is used: reading it would take too long.
 _ESTIMATED_BYTES_MAX = 1_000_000
-# What is looked at of a text that stays on the host.
+# So much is read of a text that stays on the host.
 _HEAD_CHARS = 65_536
-# Why a run is direct that nobody asked to be.
+# The recorded reason if a run is direct and the caller named no strategy.
 _UNREAD = "there is nothing for a program to read"
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
-# Lines tell something if they hold this many words in a row, on average, and if of so many words
-# such a part are different ones. What a program writes to a log has a few patterns, and repeats
-# them.
-_TOLD_WORDS = 8
+# Lines are messages of people if they have `_MESSAGE_WORDS` words in a row on average, and if of their
+# first 1,000 words at least 30 % differ. The lines of a log repeat a few patterns.
+_MESSAGE_WORDS = 8
 _VARIED_WORDS, _VARIED_SHARE = 1_000, 0.3
 _WORDS = re.compile(r"\S+")
 _BETWEEN = re.compile(r"[\s,;]+")
@@ -78,7 +77,10 @@ _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
 def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None:
-    """Refuse what cannot be, as far as that is seen without reading the texts: they may be long."""
+    """Raise an error if the strategy is unknown, or is direct and the texts are too long.
+
+    Only their sizes are compared: the texts are not read here, since they may be long.
+    """
     if asked is None:
         return
     size = sum(len(each.text) for each in inputs if not each.is_picture)
@@ -94,9 +96,9 @@ def with_strategy(
     model: Model,
     model_door: ModelDoor,
 ) -> RunStarted:
-    """A start with the strategy it takes. Raises `UsageError` for one that cannot be.
+    """Return the start of a run with its strategy. Raise `UsageError` if it cannot be used.
 
-    Without one it is code, or direct where a program would find nothing to read.
+    If `asked` is None, the strategy is code, or direct if a program would have nothing to read.
     """
     if asked is None and not prompt.has_nothing_to_read(started):
         asked = "code"
@@ -131,7 +133,7 @@ def facts_of(
     left: Remaining,
     window: int | None,
 ) -> Facts:
-    """Measure a run that has not begun."""
+    """Return the figures of a run that has not begun, from which its strategy is chosen."""
     sizes = _sizes(layout)
     limits = started.limits
     tokens = sum(each.tokens for each in sizes)
@@ -172,7 +174,7 @@ def _estimate_tokens(messages: tuple[Message, ...], terms: CallTerms) -> int:
 
 
 def _code_figures(started: RunStarted, terms: CallTerms) -> Figures:
-    """A guess: four turns of four hundred tokens each."""
+    """Return a guess of what programs use: four turns of 400 tokens each."""
     about = _estimate_tokens(prompt.opening(started), terms)
     turns = range(min(_TURNS_USUAL, started.limits.turns))
     asked = [about + turn * _TURN_TOKENS * 2 for turn in turns]
@@ -185,7 +187,7 @@ def _code_figures(started: RunStarted, terms: CallTerms) -> Figures:
 
 
 def _recursive_figures(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
-    """The same, and every piece of the texts read once."""
+    """Return the figures of code, with a call for each piece of the texts added."""
     pieces = -(-text_tokens // _PIECE_TOKENS)
     each = min(_PIECE_TOKENS, text_tokens) + _ASKED_TOKENS
     worst = terms.worst
@@ -203,7 +205,7 @@ def _recursive_figures(code: Figures, text_tokens: int, terms: CallTerms) -> Fig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
-    """About how long a text is. One that is neither table nor record has no rows."""
+    """The estimated size of a text. `rows` is 0 for prose."""
 
     tokens: int
     rows: int
@@ -229,7 +231,7 @@ def _size_of(text: str, kind: _Kind) -> _Size:
 
 
 def _size_of_long(text: HostText) -> _Size:
-    """A text that nobody goes through: what its beginning shows is taken for the whole."""
+    """Return the size of a long text, estimated from its first 65,536 characters."""
     head = text.slice(0, _HEAD_CHARS)
     whole_lines = head[: head.rfind("\n") + 1] or head
     rows = _count_rows(whole_lines, shape_of(whole_lines).kind)
@@ -242,7 +244,7 @@ def _size_of_long(text: HostText) -> _Size:
 
 
 def _count_rows(text: str, kind: _Kind) -> int:
-    """How many things there are in a text to be counted; of prose, none."""
+    """Return how many rows, records or numbers a text has; 0 for prose."""
     match kind:
         case "numbers":
             return sum(1 for each in _BETWEEN.split(text) if each)
@@ -263,7 +265,7 @@ def _count_filled_lines(text: str) -> int:
 
 
 def _longest_collection(value: object) -> int:
-    """The length of the longest list or table of keys in a document."""
+    """Return the length of the longest list or dictionary in a JSON document."""
     longest = 0
     waiting = [value]
     while waiting:
@@ -277,19 +279,19 @@ def _longest_collection(value: object) -> int:
 
 
 def _are_records(sampled: Sequence[str]) -> bool:
-    """Whether lines are records, as in logs: nearly all begin in one form, with a number in it."""
+    """Return True if lines are records, as in a log: 80 % begin in one form, with a digit."""
     forms = Counter(_form(line) for line in sampled)
     form, count = forms.most_common(1)[0] if forms else ("", 0)
     return "9" in form and count >= _ALIKE_SHARE * len(sampled)
 
 
 def _are_messages(sampled: Sequence[str]) -> bool:
-    """Whether lines are messages, as in a chat: sentences, and not the same ones again."""
+    """Return True if lines are messages, as in a chat: sentences that do not repeat."""
     longest = [
         max((found[0].count(" ") + 1 for found in _IN_A_ROW.finditer(line[:2_000])), default=0)
         for line in sampled
     ]
-    if sum(longest) < _TOLD_WORDS * len(sampled):
+    if sum(longest) < _MESSAGE_WORDS * len(sampled):
         return False
     words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))
     counted = Counter(itertools.islice(words, _VARIED_WORDS))
@@ -297,16 +299,16 @@ def _are_messages(sampled: Sequence[str]) -> bool:
 
 
 def _form(line: str) -> str:
-    """The first three words of a line, with one letter for letters and one digit for digits."""
+    """Return the first three words of a line, with `a` for each run of letters, `9` for digits."""
     words = [found[0] for found, _ in zip(_WORDS.finditer(line[:200]), range(3), strict=False)]
     return _DIGITS.sub("9", _LETTERS.sub("a", " ".join(words)))
 
 
-# What a run would cost, as far as that can be told before it begins; nothing is asked.
+# -- estimates ---------------------------------------------------------------------------------
 
 
 class StrategyEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """About what a run takes by one strategy. `why_not` says why it cannot be; else it is empty."""
+    """An estimate for one strategy. `why_not` is the reason if it cannot be used, else empty."""
 
     strategy: Strategy
     calls: int
@@ -316,11 +318,11 @@ class StrategyEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Before a run. Money is in nano-dollars, None where no price is known.
+    """An estimate of a run before it begins. Money is in nano-dollars, None without a price.
 
-    `first_call_usd_max` is what is reserved for the first call: a bound, not a guess. `usual_usd`
-    is a guess: four turns of four hundred tokens each. `auto` is the strategy that would be taken
-    if nobody says which, and `auto_why` why.
+    `first_call_usd_max` is the reservation for the first call: a bound, not a guess. `usual_usd` is
+    a guess: four turns of 400 tokens each. `auto` is the strategy that `auto` would choose, and
+    `auto_why` the reason. `fits` says that the limits pay for the first call.
     """
 
     model: str
@@ -353,9 +355,12 @@ def estimated(
     capabilities: Sequence[Capability] = (),
     put_skills: Sequence[str] = (),
 ) -> Estimate:
-    """Say what a run would begin with, and what that costs at most."""
+    """Return an estimate of a run, without starting it or asking a model.
+
+    Raise `UsageError` if an input or the request is wrong.
+    """
     layout = layout_of(inputs, question=goal)
-    # For an estimate alone: a run keeps its bytes beside the ledger.
+    # Imported here: only an estimate needs attachments in memory.
     from tallystick.attachments.memory import MemoryAttachments
 
     run_attachments = RunAttachments(
@@ -435,7 +440,7 @@ def _estimate(strategy: Strategy, figures: Figures, why_not: str = "") -> Strate
 
 
 def _picture(given: Input) -> AttachmentRef:
-    """A picture as its reference would say it is."""
+    """Return the reference that storing a picture would give, but without an id."""
     return described(
         id="",
         byte_len=len(given.text),
