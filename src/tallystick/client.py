@@ -70,7 +70,7 @@ Result = TypeVar("Result")
 _CANCEL_SECONDS = 10.0
 
 
-async def _all_ended() -> None:
+async def _cancel_all() -> None:
     """Cancel every other task that was not cancelled yet, and wait for all of them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -123,7 +123,7 @@ class LoopThread:
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
             # What still runs gets to write down how it ended.
-            ended = asyncio.run_coroutine_threadsafe(_all_ended(), loop)
+            ended = asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
             with contextlib.suppress(concurrent.futures.TimeoutError):
                 ended.result(timeout=_CANCEL_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
@@ -259,21 +259,21 @@ class Session:
     @property
     def ledger(self) -> Ledger:
         if self._ledger is None:
-            self._ledger = self._kept_in.ledger
+            self._ledger = self._open_stores.ledger
         return self._ledger
 
     @property
     def attachments(self) -> Attachments:
         """Where the runs of this session keep their bytes."""
-        return self._kept_in.attachments if self._attachments is None else self._attachments
+        return self._open_stores.attachments if self._attachments is None else self._attachments
 
     @property
     def sessions(self) -> Sessions:
         """The sessions beside the ledger, which runs go on in and other processes share."""
-        return self._kept_in.sessions
+        return self._open_stores.sessions
 
     @property
-    def _kept_in(self) -> Stores:
+    def _open_stores(self) -> Stores:
         """The stores of the ledger, opened when one is needed."""
         if self._stores is None and self._ledger is None:
             self._stores = open_stores(ledger_path())
@@ -346,7 +346,7 @@ class Session:
             put_skills=skills,
             session=session,
         )
-        placed = self._placed(request)
+        placed = self._place_of_request(request)
         run = self._loop.do(self._run(request, placed))
         return run if placed is None else placed.result_for_caller(run)
 
@@ -389,7 +389,7 @@ class Session:
             put_skills=skills,
             session=session,
         )
-        placed = self._placed(request)
+        placed = self._place_of_request(request)
         work = self._run(request, placed, asyncio.get_running_loop())
         run = await asyncio.wrap_future(self._loop.submit(work))
         return run if placed is None else placed.result_for_caller(run)
@@ -426,7 +426,7 @@ class Session:
         from tallystick.runtime.run.resume import ResumeRequest
 
         request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
-        return self._loop.do(self._resume(run, request, self._placed_here(run)))
+        return self._loop.do(self._resume(run, request, self._place_of_run(run)))
 
     async def aresume(
         self,
@@ -445,7 +445,7 @@ class Session:
 
         request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
         caller = asyncio.get_running_loop()
-        going = self._loop.submit(self._resume(run, request, self._placed_here(run), caller))
+        going = self._loop.submit(self._resume(run, request, self._place_of_run(run), caller))
         return await asyncio.wrap_future(going)
 
     def fork(
@@ -468,7 +468,7 @@ class Session:
             turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard
         )
         fork = new_id()
-        return self._loop.do(self._fork(run, fork, request, self._placed_here(fork)))
+        return self._loop.do(self._fork(run, fork, request, self._place_of_run(fork)))
 
     def resume_steps(
         self, chain: str, *, in_doubt: InDoubt = "halt"
@@ -557,14 +557,14 @@ class Session:
         asked = configured.clock if asked is None else asked
         return run_clock(asked, configured.timezone if zone is None else zone)
 
-    def _placed(self, request: RunRequest) -> PlacedRun | None:
+    def _place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run as the place has it in which it is asked for; None outside of any."""
         from tallystick.runtime.run.surroundings import call_site_here
 
         place = call_site_here()
         return None if place is None else place.for_request(request, self)
 
-    def _placed_here(self, run: str) -> PlacedRun | None:
+    def _place_of_run(self, run: str) -> PlacedRun | None:
         from tallystick.runtime.run.surroundings import call_site_here
 
         self._check_open()
@@ -620,7 +620,7 @@ class Session:
             self._by_name[name] = self._named_model(name)
         return self._by_name[name]
 
-    def _recorded_as(self, name: str | None) -> Model:
+    def _recorded_model(self, name: str | None) -> Model:
         """The model that a run names; the session's own, if it has none of that name."""
         known = [*self._models.values(), *self._by_name.values()]
         if self._model is None and self._model_name is None:
@@ -666,7 +666,7 @@ class Session:
 
         context = self._context(caller, run=run)
         children = ChildRuns(context, watch=request.watch, heard=request.heard, resuming=request)
-        with _entered(placed) as around:
+        with _enter(placed) as around:
             return await resume(context, run, request, children=children, around=around)
 
     async def _fork(
@@ -677,7 +677,7 @@ class Session:
 
         context = self._context(run=run)
         children = ChildRuns(context, watch=request.watch, heard=request.heard)
-        with _entered(placed) as around:
+        with _enter(placed) as around:
             return await fork(context, run, forked, request, children=children, around=around)
 
     async def _replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
@@ -701,7 +701,7 @@ class Session:
             client_scopes=self._client_scopes,
             capabilities=self._capabilities_of(caller, request=request, run=run),
             model=self._model_of,
-            recorded_model=self._recorded_as,
+            recorded_model=self._recorded_model,
             models=lambda own: models_for_programs(own, self._models),
             backends=self._backends,
             run_attachments=self._run_attachments,
@@ -720,7 +720,7 @@ class Session:
         from tallystick.runtime.calls.capability import Tools
         from tallystick.runtime.calls.functions import on_loop
 
-        recorded = None if run is None else self._started(run)
+        recorded = None if run is None else self._start_of(run)
         made: list[Capability] = [InputsCapability()]
         put = request is not None and bool(request.put_skills)
         if self._skills is not None or put or (recorded and recorded.skills):
@@ -743,7 +743,7 @@ class Session:
             made.append(BridgeCapability())
         return [*made, *self.capabilities]
 
-    def _started(self, run: str) -> RunStarted | None:
+    def _start_of(self, run: str) -> RunStarted | None:
         """Return the start of a recorded run, None if there is none to be read."""
         from tallystick.core.records import RunStarted
         from tallystick.runtime.runs.history import whole_records
@@ -810,7 +810,7 @@ def _has_no_session(records: Sequence[Record]) -> bool:
 
 
 @contextlib.contextmanager
-def _entered(placed: PlacedRun | None) -> Iterator[Surroundings]:
+def _enter(placed: PlacedRun | None) -> Iterator[Surroundings]:
     from tallystick.runtime.run.surroundings import NOTHING_AROUND
 
     if placed is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tallystick.inputs.shapes import Shape, describe_shape
-from tallystick.runtime.context.namespace import called, view_name
+from tallystick.runtime.context.namespace import spelling_of, view_name
 from tallystick.sandbox.text import HostText
 
 _ITEMS = {"table": "row", "json_lines": "record"}
@@ -57,7 +57,7 @@ def _cut_question(question: str) -> str:
 
 def _view(placed: PlacedText) -> str:
     of, key, shape = placed
-    return called(view_name(shape.name, of), key)
+    return spelling_of(view_name(shape.name, of), key)
 
 
 def _program_for(placed: PlacedText) -> str:
@@ -73,7 +73,7 @@ def _program_for(placed: PlacedText) -> str:
         case "numbers":
             return f"print(len({name}), min({name}), max({name}))"
         case "lines" if shape.prose:
-            return f"print({called(of, key)}[:500])"
+            return f"print({spelling_of(of, key)}[:500])"
         case "lines":
             return f"for line in {name}[:3]:\n    print(line)"
 
@@ -185,7 +185,7 @@ def describe_text(
     Return the description, and True if it shows the whole text. `alone` says that the run has no
     other text; then up to 1,500 characters are shown whole.
     """
-    name = called(of, key)
+    name = spelling_of(of, key)
     many = count > _NAMES_SHOWN
     told = describe_shape(shape, of=of, key=key, question=question)
     told = _shorten(told, _OF_MANY_CHARS_MAX) if many else told
@@ -193,7 +193,7 @@ def describe_text(
     if len(text) <= (_OF_MANY_WHOLE_CHARS_MAX if many else whole):
         return f"`{name}` is this text (str), whole:\n{text}\n{told}", True
     if shape.prose:
-        lines = called(view_name(shape.name, of), key)
+        lines = spelling_of(view_name(shape.name, of), key)
         parts = _sample(HostText.of(text), count=count)
         return (
             f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}",
@@ -205,7 +205,7 @@ def describe_text(
 
 def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
     """Describe a text on the host, one of `count` in its variable, with excerpts."""
-    name = called(of, key)
+    name = spelling_of(of, key)
     parts = _sample(text, count=count)
     if count > _NAMES_SHOWN:
         return f"Parts of {name}:\n{parts}"
@@ -218,10 +218,10 @@ def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) 
 
 def describe_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
     """Describe a text in one line. Without a shape, the text stays on the host."""
-    name = called(of, key)
+    name = spelling_of(of, key)
     if shape is None:
         return f"`{name}` is a long text that stays outside: slice it, or use {name}.search."
-    return f"`{name}` is a text (str), `{called(view_name(shape.name, of), key)}` is {shape.says}."
+    return f"`{name}` is a text (str), `{spelling_of(view_name(shape.name, of), key)}` is {shape.says}."
 
 
 def _shorten(told: str, chars_max: int) -> str:

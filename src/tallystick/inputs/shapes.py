@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from tallystick.core.records import ViewRef
-from tallystick.runtime.context.namespace import CONTEXT, called, view_name
+from tallystick.runtime.context.namespace import CONTEXT, spelling_of, view_name
 
 # -- remarks on dates, and on upper and lower case -----------------------------------------------
 #
@@ -211,7 +211,7 @@ def describe_shape(shape: Shape, *, key: str | None, question: str, of: str = CO
 
     Remarks on dates are included only if the question is about time; else they mislead the model.
     """
-    name = called(view_name(shape.name, of), key)
+    name = spelling_of(view_name(shape.name, of), key)
     lines = [f"`{name}` is {shape.says}. Some of it:"]
     lines += [f"    {shown}" for shown in shape.examples]
     lines += shape.remarks

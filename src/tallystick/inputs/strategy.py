@@ -65,8 +65,8 @@ _HEAD_CHARS = 65_536
 _UNREAD = "there is nothing for a program to read"
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
-# Lines are messages of people if they have `_MESSAGE_WORDS` words in a row on average, and if of their
-# first 1,000 words at least 30 % differ. The lines of a log repeat a few patterns.
+# Lines are messages of people if they have `_MESSAGE_WORDS` words in a row on average, and if of
+# their first 1,000 words at least 30 % differ. The lines of a log repeat a few patterns.
 _MESSAGE_WORDS = 8
 _VARIED_WORDS, _VARIED_SHARE = 1_000, 0.3
 _WORDS = re.compile(r"\S+")

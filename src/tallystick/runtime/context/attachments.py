@@ -65,7 +65,7 @@ def is_pure(name: str, *, ok: bool) -> bool:
     return name in _QUERIES or (ok and name.startswith(("text.", _OUTPUT)))
 
 
-class Asking(Protocol):
+class CallingProgram(Protocol):
     """The call of a program, as far as it says what was printed before."""
 
     @property
@@ -193,9 +193,9 @@ class RunAttachments:
                     for _ in chunks:
                         pass
                 text = HostText.open(path)
-        return self._remembered(id, text)
+        return self._remember(id, text)
 
-    def _remembered(self, key: str, text: HostText) -> HostText:
+    def _remember(self, key: str, text: HostText) -> HostText:
         with self._guard:
             self._texts[key] = text
             while len(self._texts) > _TEXTS_OPEN_MAX:
@@ -215,7 +215,7 @@ class RunAttachments:
         except AttachmentNotFound:
             return None  # It waits in memory for its transaction.
 
-    def find_text(self, key: str, asking: Asking) -> HostText:
+    def find_text(self, key: str, asking: CallingProgram) -> HostText:
         """A text that a program names: what the run printed, or what it was granted to read."""
         for place, each in enumerate(asking.outputs if key.startswith(_KEPT) else ()):
             if isinstance(each, KeptText) and key == f"{_KEPT}{place}":
@@ -230,7 +230,7 @@ class RunAttachments:
         with self._guard:
             if key in self._texts:
                 return self._texts[key]
-        return self._remembered(key, HostText(kept.text.encode("utf-8", "replace")))
+        return self._remember(key, HostText(kept.text.encode("utf-8", "replace")))
 
     # -- for programs --------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class RunAttachments:
             for name, function, needs in made
         ]
 
-    def _output(self, asking: Asking, place: int) -> HeldText | str:
+    def _output(self, asking: CallingProgram, place: int) -> HeldText | str:
         if type(place) is not int or not 0 <= place < len(asking.outputs):
             raise UsageError(f"there are {len(asking.outputs)} kept outputs")
         found = asking.outputs[place]
@@ -270,7 +270,7 @@ class RunAttachments:
         self, data: object, label: str | None = None, media_type: str | None = None
     ) -> dict[str, object]:
         """Keep text or bytes beyond this run; returns its id, media type and size."""
-        raw = _raw(data)
+        raw = _to_bytes(data)
         if len(raw) > PUT_BYTES_MAX:
             raise UsageError(
                 f"{len(raw):,} bytes; at most {PUT_BYTES_MAX:,} in one put: keep it in parts"
@@ -282,7 +282,7 @@ class RunAttachments:
                 raise UsageError(f"a run keeps at most {PUT_BYTES_TOTAL_MAX:,} bytes")
             self._puts += 1
             self._put_bytes += len(raw)
-        ref = self.keep(raw, media_type=_said(media_type), label=_said(label))
+        ref = self.keep(raw, media_type=_text_or_none(media_type), label=_text_or_none(label))
         return _as_dict(ref)
 
     def get(self, id: object) -> str | bytes | HeldText:
@@ -327,7 +327,7 @@ def _id_of(given: object) -> str:
     return found
 
 
-def _raw(data: object) -> bytes:
+def _to_bytes(data: object) -> bytes:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogatepass")
     if isinstance(data, bytes):
@@ -335,7 +335,7 @@ def _raw(data: object) -> bytes:
     raise UsageError(f"text or bytes can be kept, not {type(data).__name__}")
 
 
-def _said(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise UsageError(f"text is needed, not {type(value).__name__}")

@@ -30,7 +30,7 @@ def view_name(view: str, of: str) -> str:
     return view if of == CONTEXT else f"{of}_{view}"
 
 
-def called(name: str, key: str | None) -> str:
+def spelling_of(name: str, key: str | None) -> str:
     """How a program writes it: the name, or the entry if that is a dictionary."""
     return name if key is None else f"{name}[{key!r}]"
 
@@ -43,7 +43,7 @@ def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> N
     taken = {each.partition(".")[0] for each in functions}
     for name in given:
         if name != CONTEXT:
-            _check(name)
+            _check_variable(name)
         if name in taken:
             raise UsageError(f"{name[:_NAME_CHARS_MAX]}: a function of this run has that name")
     for of in given:
@@ -53,7 +53,7 @@ def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> N
                 raise UsageError(f"{both}: what `{of}` is made of can have that name; use another")
 
 
-def _check(name: str) -> None:
+def _check_variable(name: str) -> None:
     shown = name[:_NAME_CHARS_MAX]
     if (
         not name.isidentifier()

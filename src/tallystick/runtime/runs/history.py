@@ -78,7 +78,7 @@ def whole_records(ledger: Ledger, run: str) -> list[Record]:
             raise LedgerError(f"run {run} is said to have grown from itself")
         seen.add(next_run)
         read = enumerate(ledger.read(next_run, stop=stop))
-        own = [_required(sealed, next_run, seq) for seq, sealed in read]
+        own = [_require_record(sealed, next_run, seq) for seq, sealed in read]
         parts.append(own)
         forked = own[0] if own else None
         next_run = stop = None
@@ -87,7 +87,7 @@ def whole_records(ledger: Ledger, run: str) -> list[Record]:
     return [record for own in reversed(parts) for record in own]
 
 
-def _required(sealed: Sealed, run: str, seq: int) -> Record:
+def _require_record(sealed: Sealed, run: str, seq: int) -> Record:
     if sealed.body is None:
         raise ResumeRefused(run=run, why="was pruned: its records are gone")
     return _record_of(sealed.body, run, seq)

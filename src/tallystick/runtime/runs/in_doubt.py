@@ -98,7 +98,7 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
         return "running"
     if not row.head.count:
         return "not begun"
-    return "in doubt" if open_intents(_billed(records_of(ledger, row.run))) else "cut off"
+    return "in doubt" if open_intents(_drop_unbilled(records_of(ledger, row.run))) else "cut off"
 
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
@@ -110,16 +110,21 @@ def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
 def doubt_of(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
     """What of a run is in doubt, if anything is."""
     try:
-        if row.moved or row.imported or not _may_wait(ledger, row) or is_running(ledger, row.run):
+        if (
+            row.moved
+            or row.imported
+            or not _may_have_open_call(ledger, row)
+            or is_running(ledger, row.run)
+        ):
             return None
         records = list(records_of(ledger, row.run))
     except (RunNotFound, RecordUnreadable, *UNREADABLE):
         return None  # removed just now, or of a version that has to look itself
-    open = open_intents(_billed(records))
+    open = open_intents(_drop_unbilled(records))
     return DoubtfulRun(run=row.run, since=_since(row, records), open=open) if open else None
 
 
-def _may_wait(ledger: Ledger, row: RunRow) -> bool:
+def _may_have_open_call(ledger: Ledger, row: RunRow) -> bool:
     """Whether the last entry leaves room for a call that is open."""
     found = last_tag(ledger, row)
     if found is None:
@@ -132,7 +137,7 @@ def _may_wait(ledger: Ledger, row: RunRow) -> bool:
     return tag != "run.pruned" and not tag.startswith("step.")
 
 
-def _billed(records: Iterable[Record]) -> Iterator[Record]:
+def _drop_unbilled(records: Iterable[Record]) -> Iterator[Record]:
     """Without the calls that nobody sends a bill for: a resume simply makes those again."""
     for record in records:
         reserved = record.reserved if isinstance(record, _Paid) else None
@@ -251,8 +256,8 @@ def close_calls(
         records = list(records_of(ledger, run))
         holds = [] if scopes is None else scopes.holds(run=run)
         plan = _Plan(run=run, scopes=scopes, holds=holds, charge=charge, records=records)
-        paid = [call for call in open_calls(_billed(records)) if isinstance(call, _Paid)]
-        left = left_calls(_billed(records)) if charge else []
+        paid = [call for call in open_calls(_drop_unbilled(records)) if isinstance(call, _Paid)]
+        left = left_calls(_drop_unbilled(records)) if charge else []
         if paid or left:
             _write(ledger, row, plan, at=at)
         elif holds and scopes is not None:
@@ -267,7 +272,7 @@ def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:
     fence = ledger.claim(row.run, create=False)
     resumed = RunResumed(at=at, fence=fence, in_doubt="retry")
     events: list[Record] = [resumed]
-    for call in open_calls(_billed([*plan.records, resumed])):
+    for call in open_calls(_drop_unbilled([*plan.records, resumed])):
         if isinstance(call, _Paid):
             events.append(_outcome(call, charge=plan.charge))
     ledger.append(
@@ -285,7 +290,7 @@ def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:
 
 def _outcome(call: _Paid, *, charge: bool) -> ModelFailed | QueryFailed:
     """What is written of a call in doubt: a failure that makes whoever asked ask again."""
-    settled = _settled(call.reserved or Reserved(tokens_in=0, tokens_out=0), charge=charge)
+    settled = _settlement_of(call.reserved or Reserved(tokens_in=0, tokens_out=0), charge=charge)
     message = _CHARGED if charge else _RELEASED
     if isinstance(call, AskModel):
         return ModelFailed(
@@ -309,7 +314,7 @@ def _outcome(call: _Paid, *, charge: bool) -> ModelFailed | QueryFailed:
     )
 
 
-def _settled(reserved: Reserved, *, charge: bool) -> Settled:
+def _settlement_of(reserved: Reserved, *, charge: bool) -> Settled:
     """As the rules of billing have it for a call that was left, sent or not."""
     worst = Charge(
         usd=reserved.usd,

@@ -45,7 +45,7 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     try:
         yield stolen
     finally:
-        aside = _aside(lock.path)
+        aside = _stolen_path(lock.path)
         try:
             untaken = stolen and _fence(ledger, run) == before and is_locked(aside)
             if untaken and lock.is_current:
@@ -65,7 +65,7 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
 def require_idle(ledger: Ledger, run: str) -> None:
     """Raise if a living process works on the run."""
     if is_running(ledger, run):
-        raise _running(run)
+        raise _running_error(run)
 
 
 def is_running(ledger: Ledger, run: str) -> bool:
@@ -77,7 +77,7 @@ def is_running(ledger: Ledger, run: str) -> bool:
     try:
         return is_locked(path)
     except OSError as error:
-        raise _unavailable(path, error) from error
+        raise _unavailable_error(path, error) from error
 
 
 def running_runs(ledger: Ledger) -> Iterator[str]:
@@ -90,7 +90,7 @@ def running_runs(ledger: Ledger) -> Iterator[str]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _unavailable(folder, error) from error
+        raise _unavailable_error(folder, error) from error
     for name in names:
         run = name.removesuffix(_SUFFIX)
         if run != name and is_running(ledger, run):
@@ -103,24 +103,24 @@ def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
     try:
         while not lock.take():
             if not steal:
-                raise _running(run)
+                raise _running_error(run)
             stolen = True
             with contextlib.suppress(FileNotFoundError):
-                lock.path.replace(_aside(lock.path))
+                lock.path.replace(_stolen_path(lock.path))
     except OSError as error:
-        raise _unavailable(lock.path, error) from error
+        raise _unavailable_error(lock.path, error) from error
     return stolen
 
 
-def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+def _unavailable_error(path: Path, error: OSError) -> LedgerUnavailable:
     return LedgerUnavailable(where=str(path), why=error.strerror or str(error))
 
 
-def _running(run: str) -> UsageError:
+def _running_error(run: str) -> UsageError:
     return UsageError(f"run {run} is running; wait for its end, or stop it first")
 
 
-def _aside(path: Path) -> Path:
+def _stolen_path(path: Path) -> Path:
     """Where the lock of a process is kept that a run is being taken from."""
     return path.with_suffix(".stolen")
 

@@ -84,7 +84,7 @@ class RunNode:
     limits: RunLimits = _LIMITS
     own: Charge = _NOTHING
     inside: Charge = _NOTHING
-    told: Charge = _NOTHING
+    reported: Charge = _NOTHING
     turn: int = 0
     calls: int = 0
     doing: Doing = "starting"
@@ -105,7 +105,9 @@ class RunNode:
         for each in reversed(found):
             totals[each.run] = each.own + each.inside
             for child in each.live.values():
-                totals[each.run] += grown(child.told, charge_of_child(totals[child.run]))
+                totals[each.run] += charge_increase(
+                    child.reported, charge_of_child(totals[child.run])
+                )
         return totals[self.run]
 
 
@@ -166,61 +168,61 @@ class RunTree:
         match record:
             case AskModel():
                 branch.turn = record.turn
-                self._does(branch, "asking")
+                self._set_doing(branch, "asking")
             case ModelReplied():
                 branch.own += charge_of(record) + Charge(turns=1, wall_ms=record.wall_ms)
             case ModelFailed():
                 branch.own += charge_of(record) + Charge(wall_ms=record.wall_ms)
-                self._does(branch, "waiting")
+                self._set_doing(branch, "waiting")
             case RunProgram():
-                self._does(branch, "running")
+                self._set_doing(branch, "running")
             case HostAnswered():
                 branch.own += charge_of(record)
                 branch.calls += 1
-                self._left(branch)
+                self._drop_children(branch)
             case ProgramFinished():
                 branch.own += Charge(wall_ms=record.wall_ms, fuel=record.fuel)
-                self._left(branch)
-                self._does(branch, "waiting")
+                self._drop_children(branch)
+                self._set_doing(branch, "waiting")
             case record if isinstance(record, QueryRecord):
-                return self._called(branch, record)
+                return self._count_call(branch, record)
             case RunStarted() | RunResumed() | RunForked() | RunEnded():
-                self._passed(branch, record)
+                self._set_status(branch, record)
             case _:
                 pass
         return None
 
-    def _called(self, branch: RunNode, record: QueryRecord) -> RunNode | None:
+    def _count_call(self, branch: RunNode, record: QueryRecord) -> RunNode | None:
         """A call of a program: of a model, or of a child."""
         if isinstance(record, ChildBegun):
-            self._begun(branch, record)
+            self._add_child(branch, record)
         elif isinstance(record, ChildEnded):
-            return self._ended(branch, record)
+            return self._end_child(branch, record)
         else:
             branch.batch.add(record)
             if not isinstance(record, QueryAsked):
                 branch.own += charge_of(record)
         return None
 
-    def _does(self, branch: RunNode, doing: Doing) -> None:
+    def _set_doing(self, branch: RunNode, doing: Doing) -> None:
         branch.doing, branch.calls, branch.batch = doing, 0, Batch()
         branch.since = self._clock()
 
-    def _passed(
+    def _set_status(
         self, branch: RunNode, record: RunStarted | RunResumed | RunForked | RunEnded
     ) -> None:
         match record:
             case RunStarted():
                 branch.goal, branch.limits = record.goal, record.limits
-                self._does(branch, "waiting")
+                self._set_doing(branch, "waiting")
             case RunEnded():
                 branch.stop, branch.answer, branch.doing = record.stop, record.answer, "ended"
             case _:
                 branch.limits = record.limits or branch.limits
                 branch.stop, branch.answer = "", None
-                self._does(branch, "starting")
+                self._set_doing(branch, "starting")
 
-    def _begun(self, parent: RunNode, record: ChildBegun) -> None:
+    def _add_child(self, parent: RunNode, record: ChildBegun) -> None:
         if record.run in self._branches:
             return
         child = self._cut.pop(record.run, None)
@@ -231,12 +233,12 @@ class RunTree:
         child.since = self._clock()
         parent.live[record.run] = self._branches[record.run] = child
 
-    def _ended(self, parent: RunNode, record: ChildEnded) -> RunNode:
+    def _end_child(self, parent: RunNode, record: ChildEnded) -> RunNode:
         child = parent.live.pop(record.run, None) or RunNode(run=record.run, depth=parent.depth + 1)
         self._forget(child)
         charge = charge_of_child(record.charge)
         parent.inside += charge
-        child.told += charge
+        child.reported += charge
         child.stop, child.answer, child.doing = record.stop, record.answer, "ended"
         if record.stop in CUT_OFF:
             self._cut[record.run] = child
@@ -247,7 +249,7 @@ class RunTree:
             self.failed += 1
         return child
 
-    def _left(self, branch: RunNode) -> None:
+    def _drop_children(self, branch: RunNode) -> None:
         """Whoever waited for its children goes on: what was not told of one counts nowhere."""
         for child in branch.live.values():
             self._forget(child)
@@ -262,7 +264,7 @@ class RunTree:
             gone.extend(each.live.values())
 
 
-def grown(before: Charge, now: Charge) -> Charge:
+def charge_increase(before: Charge, now: Charge) -> Charge:
     """How much more a charge is than another; nothing where it is less."""
     return Charge(
         usd=None if now.usd is None else max(0, now.usd - (before.usd or 0)),
@@ -350,12 +352,12 @@ def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, R
 
 def _open_in(records: Sequence[Record]) -> list[str]:
     """The children whose parent waits for them; also those that ended from outside."""
-    told = {each.intent for each in records if isinstance(each, HostAnswered)}
+    answered = {each.intent for each in records if isinstance(each, HostAnswered)}
     begun = {each.run: each.intent for each in records if isinstance(each, ChildBegun)}
     over = {
         each.run for each in records if isinstance(each, ChildEnded) and each.stop not in CUT_OFF
     }
-    return [run for run, intent in begun.items() if run not in over and intent not in told]
+    return [run for run, intent in begun.items() if run not in over and intent not in answered]
 
 
 def _node(
@@ -365,7 +367,7 @@ def _node(
     try:
         records = whole_records(ledger, run)
     except ResumeRefused:
-        return _pruned(ledger, run, depth=depth)
+        return _pruned_node(ledger, run, depth=depth)
     branch = RunTree(records).root
     batch = branch.batch
     node = Node(
@@ -385,7 +387,7 @@ def _node(
     return node, branch, list(begun)
 
 
-def _pruned(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, RunNode, list[str]]:
+def _pruned_node(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, RunNode, list[str]]:
     """A run whose bodies were taken out, but for its receipt."""
     receipts = [each for each in records_of(ledger, run) if isinstance(each, ReceiptIssued)]
     node = Node(run=run, children=[], depth=depth, standing="pruned")
@@ -400,4 +402,4 @@ def _charge(node: Node, branch: RunNode) -> None:
     node.charge = branch.own + branch.inside
     for child in node.children:
         if (live := branch.live.get(child.run)) is not None:
-            node.charge += grown(live.told, charge_of_child(child.charge))
+            node.charge += charge_increase(live.reported, charge_of_child(child.charge))
