@@ -221,7 +221,8 @@ def describe_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
     name = spelling_of(of, key)
     if shape is None:
         return f"`{name}` is a long text that stays outside: slice it, or use {name}.search."
-    return f"`{name}` is a text (str), `{spelling_of(view_name(shape.name, of), key)}` is {shape.says}."
+    view = spelling_of(view_name(shape.name, of), key)
+    return f"`{name}` is a text (str), `{view}` is {shape.says}."
 
 
 def _shorten(told: str, chars_max: int) -> str:
