@@ -1,7 +1,7 @@
 """Define an input of a run: one text or picture.
 
-`tallystick.inputs` lays inputs out for programs, describes them to the model, stores and cites them.
-The runtime passes them on, and reads only the names of their variables.
+The package `tallystick.inputs` lays inputs out for programs, describes them to the model, stores
+and cites them. The runtime passes them on, and reads only the names of their variables.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> N
         for view in _VIEWS:
             if view_name(view, of) in given:
                 both = view_name(view, of)
-                raise UsageError(f"{both}: programs may find a view of `{of}` under this name; use another")
+                raise UsageError(f"{both}: a view of `{of}` may have that name; use another")
 
 
 def _check_variable(name: str) -> None:

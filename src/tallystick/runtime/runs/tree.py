@@ -148,7 +148,10 @@ class RunTree:
         return len(self._branches) - (self.root.run in self._branches)
 
     def branch(self, run: str) -> RunNode | None:
-        """Return a live run of the tree, or the root; None for others. The first one named is the root."""
+        """Return a live run of the tree, or the root; None for others.
+
+        The first run that is named becomes the root.
+        """
         if not self.root.run and run not in self._branches:
             self.root.run = run
             self._branches[run] = self.root
