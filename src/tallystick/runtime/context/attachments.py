@@ -285,7 +285,7 @@ class RunAttachments:
             return raw.decode()
         return HeldText(key=f"{_KEPT}{place}", bytes=len(raw), name=found.label)
 
-    # Programs are shown the docstrings of `put`, `get` and `ls`, and the start of a run records them.
+    # The docstrings of `put`, `get` and `ls` are shown to programs and recorded with each run.
 
     def put(
         self, data: object, label: str | None = None, media_type: str | None = None
