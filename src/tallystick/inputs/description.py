@@ -187,11 +187,11 @@ def describe_text(
     """
     name = spelling_of(of, key)
     many = count > _NAMES_SHOWN
-    told = describe_shape(shape, of=of, key=key, question=question)
-    told = _shorten(told, _OF_MANY_CHARS_MAX) if many else told
+    description = describe_shape(shape, of=of, key=key, question=question)
+    description = _shorten(description, _OF_MANY_CHARS_MAX) if many else description
     whole = WHOLE_CHARS_MAX if alone else _WHOLE_OF_SEVERAL_CHARS_MAX
     if len(text) <= (_OF_MANY_WHOLE_CHARS_MAX if many else whole):
-        return f"`{name}` is this text (str), whole:\n{text}\n{told}", True
+        return f"`{name}` is this text (str), whole:\n{text}\n{description}", True
     if shape.prose:
         lines = spelling_of(view_name(shape.name, of), key)
         parts = _sample(HostText.of(text), count=count)
@@ -200,7 +200,7 @@ def describe_text(
             False,
         )
     # The text itself is not named if it was parsed: weak models would parse it again.
-    return told, False
+    return description, False
 
 
 def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
@@ -225,8 +225,8 @@ def describe_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
     return f"`{name}` is a text (str), `{view}` is {shape.says}."
 
 
-def _shorten(told: str, chars_max: int) -> str:
-    return told if len(told) <= chars_max else f"{told[:chars_max]}..."
+def _shorten(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[:chars_max]}..."
 
 
 def _sample(text: HostText, *, count: int) -> str:

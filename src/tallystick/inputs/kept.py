@@ -127,6 +127,7 @@ def _store_input(
     except OSError as error:
         raise UsageError(f"{given.path}: {error.strerror or error}") from error
     with file:
+        # A long file is copied in pieces, and its text then reads the copy, which never changes.
         if os.fstat(file.fileno()).st_size > _PIECE_BYTES and run_attachments.durable:
             ref = batch.add(file, media_type=declared, label=label)
             text = run_attachments.own_text(ref)

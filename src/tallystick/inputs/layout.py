@@ -63,15 +63,15 @@ def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
     if not variables:
         return InputLayout()
     on_host = _on_host(variables)
-    laid = _LayoutBuilder(alone=len(variables) == 1, question=question)
+    builder = _LayoutBuilder(alone=len(variables) == 1, question=question)
     for place, (variable, held) in enumerate(variables.items()):
         # Each of the first variables has an equal share of the texts that are described.
         shown = max(1, FILES_SHOWN // len(variables)) if place < FILES_SHOWN else 0
         if variable in on_host:
-            laid.on_host(variable, held, shown=shown)
+            builder.keep_on_host(variable, held, shown=shown)
         else:
-            laid.add_to_guest(variable, held, shown=shown)
-    return laid.layout()
+            builder.add_to_guest(variable, held, shown=shown)
+    return builder.build()
 
 
 def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
@@ -113,8 +113,9 @@ class _LayoutBuilder:
         self._placed: list[PlacedText] = []
 
     def add_to_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        """Add a variable of the guest, with its views. At most `shown` of its texts are described."""
         single, count = len(held) == 1, len(held)
-        told = _heading(variable, held)
+        descriptions = _heading(variable, held)
         shown = files_shown(count, at_most=shown)
         whole = {each.name: each.text.slice(0, each.text.length()) for each in held}
         all_shown = single
@@ -125,7 +126,7 @@ class _LayoutBuilder:
             self._files.append((name, variable, key))
             self._placed.append((variable, key, shape))
             if place < shown:
-                said, in_full = describe_text(
+                description, in_full = describe_text(
                     text,
                     shape,
                     of=variable,
@@ -134,29 +135,31 @@ class _LayoutBuilder:
                     count=count,
                     question=self._question,
                 )
-                told.append(said)
+                descriptions.append(description)
                 all_shown = all_shown and in_full
             elif single:
-                told.append(describe_in_short(shape, of=variable, key=key))
+                descriptions.append(describe_in_short(shape, of=variable, key=key))
                 all_shown = False
         self._values[variable] = whole[held[0].name] if single else whole
-        self._contexts.append(_ref(variable, held, told, whole=all_shown))
+        self._contexts.append(_ref(variable, held, descriptions, whole=all_shown))
 
-    def on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+    def keep_on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        """Add a variable that stays on the host. At most `shown` of its texts are described."""
         single, count = len(held) == 1, len(held)
-        told = _heading(variable, held)
+        descriptions = _heading(variable, held)
         if not single:
-            told[0] = f"{told[0]} {describe_host_texts(variable)}"
+            descriptions[0] = f"{descriptions[0]} {describe_host_texts(variable)}"
         for each in held[: files_shown(count, at_most=shown)]:
             key = None if single else each.name
-            told.append(describe_host_text(each.text, of=variable, key=key, count=count))
+            descriptions.append(describe_host_text(each.text, of=variable, key=key, count=count))
         if single and not shown:
-            told.append(describe_in_short(None, of=variable, key=None))
+            descriptions.append(describe_in_short(None, of=variable, key=None))
         texts = {each.name: each.text for each in held}
         self._texts[variable] = held[0].text if single else texts
-        self._contexts.append(_ref(variable, held, told))
+        self._contexts.append(_ref(variable, held, descriptions))
 
-    def layout(self) -> InputLayout:
+    def build(self) -> InputLayout:
+        """Return the layout, with a first program after the last description."""
         program = program_over(self._placed) if self._placed else None
         asking = query_program(self._placed, question=self._question)
         return InputLayout(
@@ -182,7 +185,7 @@ def _heading(variable: str, held: Sequence[Input]) -> list[str]:
 
 
 def _ref(
-    variable: str, held: Sequence[Input], told: Sequence[str], *, whole: bool = False
+    variable: str, held: Sequence[Input], descriptions: Sequence[str], *, whole: bool = False
 ) -> ContextRef:
     if len(held) == 1:
         sha256, chars = _sha256(held[0].text), held[0].text.length()
@@ -196,7 +199,7 @@ def _ref(
         sha256=sha256,
         bytes=sum(len(each.text) for each in held),
         chars=chars,
-        sample="\n\n".join(told),
+        sample="\n\n".join(descriptions),
         whole=whole,
     )
 

@@ -178,6 +178,7 @@ class RunAttachments:
             if ids:
                 self._held.commit(ids, within=within)
             if taken is not None and self._snapshots is not None:
+                # Only the last snapshot is kept: release the others in the same transaction.
                 self._snapshots.commit([taken], within=within)
                 for each in self._snapshots.references(within=within):
                     if each.ref.id != taken:
@@ -204,6 +205,7 @@ class RunAttachments:
             if path is None:
                 text = HostText(self._held.read(id))
             else:
+                # Reading it once as chunks checks the digest. Reads from the file are not checked.
                 with self._held.chunks(id) as chunks:
                     for _ in chunks:
                         pass
@@ -301,6 +303,7 @@ class RunAttachments:
                 raise UsageError(f"a run keeps at most {PUT_COUNT_MAX:,} attachments")
             if self._put_bytes + len(raw) > PUT_BYTES_TOTAL_MAX:
                 raise UsageError(f"a run keeps at most {PUT_BYTES_TOTAL_MAX:,} bytes")
+            # Counted before the bytes are stored: parallel puts must not pass the limit together.
             self._puts += 1
             self._put_bytes += len(raw)
         ref = self.keep(raw, media_type=_text_or_none(media_type), label=_text_or_none(label))

@@ -99,7 +99,7 @@ def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
 
 def names_of(started: RunStarted, values: Mapping[str, object]) -> HostNames:
     """Return the namespace of a run. `values` are its inputs, which the record names by digest."""
-    told = [
+    recorded = [
         started.functions,
         started.values,
         started.inputs,
@@ -108,7 +108,7 @@ def names_of(started: RunStarted, values: Mapping[str, object]) -> HostNames:
         started.files,
     ]
     return HostNames(
-        key=digest(canonical(told)),
+        key=digest(canonical(recorded)),
         functions=tuple(HostName(name=name, doc=doc) for name, doc in started.functions),
         texts=tuple(
             HostTextName(name=each.name, key=each.key, id=each.id, bytes=each.bytes)

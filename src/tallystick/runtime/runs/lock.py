@@ -114,6 +114,7 @@ def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
             if not steal:
                 raise _running_error(run)
             stolen = True
+            # Renamed, not removed: `held_run` puts it back if the run is not claimed after all.
             with contextlib.suppress(FileNotFoundError):
                 lock.path.replace(_stolen_path(lock.path))
     except OSError as error:
