@@ -113,7 +113,7 @@ class _LayoutBuilder:
         self._placed: list[PlacedText] = []
 
     def add_to_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
-        """Add a variable of the guest, with its views. At most `shown` of its texts are described."""
+        """Add a variable of the guest and its views. At most `shown` of its texts are described."""
         single, count = len(held) == 1, len(held)
         descriptions = _heading(variable, held)
         shown = files_shown(count, at_most=shown)
