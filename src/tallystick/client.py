@@ -185,8 +185,9 @@ class Session:
 
     `skills` are those that programs may load. `memory` holds the notes that they recall; the caller
     closes it. `vocabulary` is the check of programs before they run. `backend` is the sandbox of
-    new runs: `wasm`, or `process` for native Python and bash with files. `say` is called with
-    warnings for a person.
+    new runs: `wasm`, or `process` for native Python and bash with files. `accept_without` names the
+    layers of isolation that the process sandbox may lack. `sandbox` is an open sandbox, to be used
+    instead of a new one. `say` is called with warnings for a person.
 
     A setting that is not given comes from the configuration, which `tally config` shows: model,
     limits, total, prices, strategy, providers and aliases. With `config=None`, no configuration is

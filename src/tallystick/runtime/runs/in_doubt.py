@@ -106,11 +106,11 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
     """Return every run of this ledger with calls in doubt, the newest last."""
-    found = (doubt_of(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
+    found = (doubtful_run(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
     return [each for each in found if each is not None]
 
 
-def doubt_of(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
+def doubtful_run(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
     """Return the calls in doubt of a run. None if there are none, or if the run cannot be read."""
     try:
         if (
@@ -165,7 +165,7 @@ def require_no_doubt(ledger: Ledger, run: str, scopes: Scopes) -> None:
     """
     for each in _with_children(ledger, run):
         row = ledger.row(each)
-        doubt = None if row is None else doubt_of(ledger, row)
+        doubt = None if row is None else doubtful_run(ledger, row)
         paid = [] if doubt is None else [call for call in doubt.open if call.kind != "effect"]
         if paid or scopes.holds(run=each):
             whose = f"run {run}" if each == run else f"run {each}, which run {run} began,"

@@ -78,7 +78,7 @@ class RunNode:
 
     `own` is the charge of the run itself, and `inside` that of its children that ended. `reported`
     is the part of the run's charge that its parent has recorded. `since` is the time at which
-    `doing` changed, by the clock of the tree, in seconds.
+    `doing` began, by the clock of the tree, in seconds.
     """
 
     run: str = ""
