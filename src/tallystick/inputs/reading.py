@@ -37,8 +37,8 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
     """Open the named files. Each name is `FILE`, `NAME=FILE`, or `-` for standard input.
 
     FILE may be a directory or a pattern. A file that is named twice is once in a variable. Text
-    that is not UTF-8 is decoded. Raise `UsageError` if a file cannot be read, if there are more
-    than 10,000, if all are empty, or if a name cannot be that of a variable.
+    that is not UTF-8 is decoded. Raise `UsageError` if a file cannot be read, if all are empty,
+    or if there are more than 10,000. Raise it too if NAME cannot be a variable.
     """
     inputs: list[Input] = []
     seen: set[tuple[str, str]] = set()

@@ -182,6 +182,7 @@ class Shape:
     unique: frozenset[str] = frozenset()
 
     def views(self, *, of: str, key: str | None) -> tuple[ViewRef, ...]:
+        """Return the views of a text in variable `of`: its lines, and its parsed value if any."""
         lines = ViewRef(name=view_name("lines", of), kind="lines", of=of, key=key)
         if self.kind == "lines":
             return (lines,)

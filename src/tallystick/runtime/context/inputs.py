@@ -34,6 +34,7 @@ class Input:
 
     @property
     def is_picture(self) -> bool:
+        """True for PNG, JPEG, GIF and WebP."""
         return self.media_type in PICTURES
 
 

@@ -72,8 +72,8 @@ def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
 def whole_records(ledger: Ledger, run: str) -> list[Record]:
     """Return all records of a run. Those that a fork shares with its parents come first.
 
-    Raise `ResumeRefused` if a body was removed, `RecordUnreadable` for a body that is no record of
-    this version, and `LedgerError` for a run that is its own ancestor.
+    Raise `ResumeRefused` if a body was removed, and `LedgerError` if a run is its own ancestor.
+    Raise `RecordUnreadable` for a body that is no record of this version.
     """
     parts: list[list[Record]] = []
     seen: set[str] = set()
@@ -109,8 +109,8 @@ def _record_of(body: bytes, run: str, seq: int) -> Record:
 def resolve_run(ledger: Ledger, named: str) -> str:
     """Return the id of a run or a chain of steps: by its id, the start of its id, or `last`.
 
-    Raise `RunNotFound` if there is none, and `UsageError` if several match, if the name is empty,
-    or if the ledger has no run that could be the last.
+    Raise `RunNotFound` if none matches, and `UsageError` if several do or the name is empty. For
+    `last`, raise `UsageError` if the ledger has no run that no program began.
     """
     if not named.strip():
         raise UsageError("name a run: its id, the beginning of it, or last")

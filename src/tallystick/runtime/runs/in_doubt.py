@@ -246,9 +246,10 @@ def close_calls(
     """Record an outcome for each paid call in doubt of a run, and close its reservations.
 
     With `charge`, the calls cost what was reserved, since they may have been billed. Without it,
-    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt. Raise
-    `UsageError` while a living process works on the run, `RunNotFound` if there is no such run, and
-    `ResumeRefused` if its chain of entries is damaged.
+    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt.
+
+    Raise `UsageError` while a living process works on the run, and `RunNotFound` if there is none.
+    Raise `ResumeRefused` if its chain of entries is damaged.
     """
     with held_run(ledger, run):
         row = ledger.row(run)

@@ -30,10 +30,10 @@ _SUFFIX = ".lock"
 def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]:
     """Hold the lock of a run while inside. Yield True if the lock was stolen.
 
-    With `steal`, a lock that a living process holds is renamed, so that no one looks at it any
-    more, and a new one is taken. Without it, raise `UsageError`. Raise `RunNotFound` if `run` is no
-    id, and `LedgerUnavailable` if the file cannot be locked. A ledger in memory has no folder for
-    locks: then nothing is locked. If the file cannot be removed at the end, warn `CleanUpWarning`.
+    With `steal`, the lock of a living process is renamed, so that it has no effect, and a new one
+    is taken. Without it, raise `UsageError`. Raise `RunNotFound` if `run` is no id, and
+    `LedgerUnavailable` if the file cannot be locked. A ledger in memory has no folder for locks:
+    then nothing is locked. If the file cannot be removed at the end, warn `CleanUpWarning`.
     """
     folder = ledger.lock_folder
     if folder is None:

@@ -46,6 +46,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def answered(self) -> bool:
+        """True if the run has an answer that is not partial."""
         return self.stop == "answered"
 
 
