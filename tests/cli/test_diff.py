@@ -307,7 +307,7 @@ def test_steps_are_refused_in_one_line(tally: Tally, steps_first: bool) -> None:
     ("words", "code", "says"),
     [
         ((A, "ZZZ"), 6, "no run 'ZZZ'"),
-        ((A[:9], B), 2, "is the beginning of 2 runs"),
+        ((A[:9], B), 2, "matches 2 runs"),
     ],
 )
 def test_a_run_that_is_not_found_is_one_clear_line(

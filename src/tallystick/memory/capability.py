@@ -27,7 +27,7 @@ class MemoryCapability(CapabilityBase):
     def __init__(self, memory: Memory | None) -> None:
         self._memory = memory
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the record of the memory, with a first program to suggest, or {} without a memory.
 
         The program is left out if the run has inputs: those are to be read first.

@@ -137,7 +137,7 @@ class SessionLease(Surroundings):
         """Return the limits, at most what the session has left."""
         return asked if self._remaining is None else _within(asked, self._remaining, self.session)
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
         """Return the variables and the session for the first record.
 
         Raise `UsageError` if an input has the name of the variables.
@@ -171,7 +171,7 @@ class SessionLease(Surroundings):
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Store the interpreter, so that a crash before the end is recorded loses nothing.
 
-        A failure does not prevent the end of the run: `left` raises it after that.
+        A failure does not prevent the end of the run: `after_end` raises it after that.
         """
         try:
             image = await programs.image()
@@ -189,7 +189,7 @@ class SessionLease(Surroundings):
                 session=self.session, run=self.run, why=str(error)
             ).with_traceback(error.__traceback__)
 
-    async def left(self, state: RunState) -> None:
+    async def after_end(self, state: RunState) -> None:
         """Make the stored interpreter the session's, now that the run has its end.
 
         A run without programs has changed nothing. Raise `SessionNotKept` if it could not be

@@ -38,7 +38,7 @@ class SkillsCapability(CapabilityBase):
     def __init__(self, skills: Skills | None) -> None:
         self._skills = skills
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the skills of a new run as a field of its start.
 
         Match the skills with the goal, fit the catalog, and load what the user puts into the
@@ -123,7 +123,7 @@ class _SkillsOfRun(RunCapability):
         touched = [each for each in notes if isinstance(each, SkillLoaded | SkillUsed)]
         return {"skill": touched[-1]} if touched else {}
 
-    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
+    def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
         """Take the host calls of a script off those that the program has left.
 
         The answer is served from the record, so its script does not run again and would not count

@@ -86,7 +86,7 @@ async def _run_recorded(
     if found.note.refused is not None:
         refused = msgspec.convert(found.note.refused, PreflightRefusal)
         raise StepBudgetError(refused, run=run.run, answer=run.answer)
-    return steps.ended(run, refused=None, rows=context.client_scopes.rows)
+    return steps.result_of(run, refused=None, rows=context.client_scopes.rows)
 
 
 async def _continue_run(context: RunContext, request: RunRequest, steps: RunSteps) -> Run:

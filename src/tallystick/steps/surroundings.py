@@ -184,7 +184,7 @@ class RunSteps(Surroundings):
         """The scopes that pay beside the agent's."""
         return () if self._active is None else (self._active.place,)
 
-    def settled(self, model: str, charge: Charge) -> None:
+    def note_settled(self, model: str, charge: Charge) -> None:
         """Count a model call that was settled."""
         if self._active is not None:
             self._active.note(charge, model=model)
@@ -195,7 +195,7 @@ class RunSteps(Surroundings):
             return function
         return dataclasses.replace(function, function=within_step(self._active, function.function))
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
         """Return the run, or raise `StepBudgetError` if a budget of the steps around ended it.
@@ -215,7 +215,7 @@ class RunSteps(Surroundings):
             raise StepBudgetError(over.facts, run=run.run, answer=run.answer)
         return run
 
-    def heard(self, run: Run) -> Run:
+    def result_for_caller(self, run: Run) -> Run:
         """Return the run, which is about to be reported to the step.
 
         That a run without an answer was reported is noted, so that a step that runs again gets the
@@ -263,7 +263,7 @@ def _preflight(refused: RefusedCall, rows: list[ScopeRow], *, message: str) -> P
 class StepPlace:
     """The steps around a place in a program, for runs that are asked for there."""
 
-    def asked(self, request: RunRequest, client: Asking) -> RunSteps:
+    def for_request(self, request: RunRequest, client: Asking) -> RunSteps:
         """Keep the steps around a run that is asked for here open, and find out which run it is."""
 
         def request_of(again: StepReplay, model: str | None) -> RunAsked:

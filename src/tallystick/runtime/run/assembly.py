@@ -34,7 +34,7 @@ from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.calls.capability import (
     Capability,
-    Opened,
+    RunCapabilities,
     RunCapability,
     RunData,
     RunServices,
@@ -157,7 +157,7 @@ class Assembled:
         runner: ProgramRunner,
         journal: Journal,
         programs: Programs | None,
-        opened: Opened,
+        opened: RunCapabilities,
     ) -> None:
         self.driver = driver
         self.opened = opened
@@ -231,7 +231,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 plan.run_attachments,
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
-                recalled=opened.recalled,
+                note_served_answer=opened.note_served_answer,
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -275,7 +275,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         except asyncio.CancelledError:
             if driver.state.ended is None:
                 raise
-        await plan.around.left(driver.state)
+        await plan.around.after_end(driver.state)
     finally:
         await assembled.programs.close()
     ended, started = driver.state.ended, driver.started
@@ -344,7 +344,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
     )
 
 
-def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Opened:
+def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> RunCapabilities:
     """Open the capabilities of a run, in their order."""
     opened: list[RunCapability] = []
 
@@ -366,7 +366,7 @@ def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Ope
         found = each.open(plan.started, plan.history, services)
         if found is not None:
             opened.append(found)
-    return Opened(opened)
+    return RunCapabilities(opened)
 
 
 def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
@@ -380,7 +380,7 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
 
 
 def _table(
-    plan: Plan, opened: Opened, queries: Queries, children: Children, data: RunData
+    plan: Plan, opened: RunCapabilities, queries: Queries, children: Children, data: RunData
 ) -> HostTable:
     """Return the table of all functions that the programs of a run may call."""
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
@@ -397,7 +397,7 @@ def _table(
     )
 
 
-def _hooks(plan: Plan, opened: Opened, programs: Programs | None) -> Hooks:
+def _hooks(plan: Plan, opened: RunCapabilities, programs: Programs | None) -> Hooks:
     watch, run = plan.watch, plan.run
     return Hooks(
         watch=None if watch is None else lambda record: watch(run, record),

@@ -211,7 +211,7 @@ async def continue_run(
             limits,
             ledger,
             places=around.scopes,
-            noted=around.settled,
+            noted=around.note_settled,
             shared_before=not record.head.count,
         )
         if parent is None
@@ -251,7 +251,7 @@ async def continue_run(
                 sockets=backend.sockets,
             ),
         )
-        return around.ended(ended, refused=refused, rows=scopes.rows)
+        return around.result_of(ended, refused=refused, rows=scopes.rows)
 
 
 def _checked_model(context: RunContext, record: Continued, backend: Backend) -> Model:

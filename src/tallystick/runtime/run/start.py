@@ -14,7 +14,7 @@ from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.records import Caller, RunStarted, zone_given
 from tallystick.model.port import Model, window_of
-from tallystick.runtime.calls.capability import AskedRun, merged
+from tallystick.runtime.calls.capability import AskedRun, merge_fields
 from tallystick.runtime.calls.children import ChildRunner
 from tallystick.runtime.calls.functions import check_functions
 from tallystick.runtime.context.namespace import check_variables
@@ -54,7 +54,7 @@ async def _start(
     with (
         held_run(context.ledger, run),
         scopes.run(
-            run, request.limits, context.ledger, places=around.scopes, noted=around.settled
+            run, request.limits, context.ledger, places=around.scopes, noted=around.note_settled
         ) as door,
     ):
         backend = await context.backends.for_new(around.backend)
@@ -68,7 +68,7 @@ async def _start(
             children=children,
             around=around,
         )
-        return around.ended(ended, refused=refused, rows=scopes.rows)
+        return around.result_of(ended, refused=refused, rows=scopes.rows)
 
 
 async def start_in(
@@ -94,7 +94,7 @@ async def start_in(
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
     known = [made for each in context.capabilities for made in each.known_functions()]
-    fields = around.given(given_names(request.inputs, known))
+    fields = around.start_fields(given_names(request.inputs, known))
     around.share(run_attachments)
     asked = AskedRun(
         goal=request.goal,
@@ -103,8 +103,8 @@ async def start_in(
         session_id=session_id,
         strategy=request.strategy,
     )
-    told = [each.given(asked, run_attachments) for each in context.capabilities]
-    fields = merged("given", [fields, *told])
+    told = [each.start_fields(asked, run_attachments) for each in context.capabilities]
+    fields = merge_fields("given", [fields, *told])
     begun = _first_record(request, model, clock=clock, session_id=session_id, caller=caller)
     name, guest, engine = backend.identity
     begun = msgspec.structs.replace(

@@ -1,6 +1,6 @@
 """Define the port of surroundings: a session or a step that a run is in.
 
-Surroundings lower the limits of a run, pay for it, add fields to its start, and are told of its
+Surroundings lower the limits of a run, pay for it, add fields to its start, and are called at its
 end. A session leases its interpreter to a run; a step pays for it. Both live in packages of their
 own. A run outside of both enters no file of theirs: a step sets a context variable, by which runs
 that start inside it find it.
@@ -43,14 +43,14 @@ class Surroundings:
         """The scopes that pay for the run besides those of its client."""
         return ()
 
-    def settled(self, model: str, charge: Charge) -> None:
+    def note_settled(self, model: str, charge: Charge) -> None:
         """Count a settled model call of the run."""
 
     def limits(self, asked: RunLimits) -> RunLimits:
         """Return the limits of the run, at most those that were asked for."""
         return asked
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
         """Return fields of the start of a new run. `taken` are the names of its data and tools."""
         return {}
 
@@ -68,14 +68,14 @@ class Surroundings:
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Keep the variables or files of the run. Called before its end is written."""
 
-    async def left(self, state: RunState) -> None:
+    async def after_end(self, state: RunState) -> None:
         """Release what the run used. Called when its end is written."""
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
         """Await the work of the run. A session cancels it here if it loses its lease."""
         return await work
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
         """Return the result of the run, or raise what it means here, such as `StepBudgetError`.
@@ -105,27 +105,27 @@ class Within(Surroundings):
         """The scopes of both surroundings."""
         return (*self._inner.scopes, *self._outer.scopes)
 
-    def settled(self, model: str, charge: Charge) -> None:
-        """Tell both."""
-        self._inner.settled(model, charge)
-        self._outer.settled(model, charge)
+    def note_settled(self, model: str, charge: Charge) -> None:
+        """Count the call in both."""
+        self._inner.note_settled(model, charge)
+        self._outer.note_settled(model, charge)
 
     def limits(self, asked: RunLimits) -> RunLimits:
-        """Return what both leave."""
+        """Return the limits that both allow."""
         return self._outer.limits(self._inner.limits(asked))
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
         """Return the fields of both."""
         names = list(taken)
-        return {**self._outer.given(names), **self._inner.given(names)}
+        return {**self._outer.start_fields(names), **self._inner.start_fields(names)}
 
     def share(self, run_attachments: RunAttachments) -> None:
-        """Have both share."""
+        """Let the run hold what both share."""
         self._inner.share(run_attachments)
         self._outer.share(run_attachments)
 
     def begin(self, ledger: Ledger) -> Mapping[str, Any]:
-        """Tell both."""
+        """Return the fields of both."""
         return {**self._outer.begin(ledger), **self._inner.begin(ledger)}
 
     def wrap(self, function: RunFunction) -> RunFunction:
@@ -133,25 +133,25 @@ class Within(Surroundings):
         return self._outer.wrap(self._inner.wrap(function))
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
-        """Have both keep."""
+        """Keep what both keep, the inner first."""
         await self._inner.before_end(state, programs)
         await self._outer.before_end(state, programs)
 
-    async def left(self, state: RunState) -> None:
-        """Tell both."""
-        await self._inner.left(state)
-        await self._outer.left(state)
+    async def after_end(self, state: RunState) -> None:
+        """Release what both used, the inner first."""
+        await self._inner.after_end(state)
+        await self._outer.after_end(state)
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
-        """Do the work inside both."""
+        """Await the work inside both."""
         return await self._outer.during(self._inner.during(work))
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
-        """Ask the inner first."""
-        run = self._inner.ended(run, refused=refused, rows=rows)
-        return self._outer.ended(run, refused=refused, rows=rows)
+        """Return the result that the outer makes of the result of the inner."""
+        run = self._inner.result_of(run, refused=refused, rows=rows)
+        return self._outer.result_of(run, refused=refused, rows=rows)
 
 
 class PlacedRun(Protocol):
@@ -179,15 +179,18 @@ class PlacedRun(Protocol):
         """
         ...
 
-    def heard(self, run: Run) -> Run:
-        """Return the result for the caller, or raise the error of the step that it means."""
+    def result_for_caller(self, run: Run) -> Run:
+        """Return the result for the caller. A step records a result that has no answer.
+
+        If the step runs again, its code then gets the same result.
+        """
         ...
 
 
 class CallSite(Protocol):
     """A place in a program where runs are started: a step, or a chain of steps that is resumed."""
 
-    def asked(self, request: RunRequest, client: Asking) -> PlacedRun:
+    def for_request(self, request: RunRequest, client: Asking) -> PlacedRun:
         """Return the place of a run that is started here: new, or one of an earlier process."""
         ...
 
