@@ -9,7 +9,7 @@ from tallystick.core.ids import ENTROPY_BYTES, ulid
 
 
 def now_ms() -> int:
-    """Return the milliseconds since 1970."""
+    """Return the milliseconds since 1970. The time can go back if the system's clock is set."""
     return time.time_ns() // 1_000_000
 
 
