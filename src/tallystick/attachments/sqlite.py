@@ -36,7 +36,11 @@ class Database(Protocol):
 
 
 class SqliteAttachments(StoredAttachments):
-    """Keeps attachments across processes. `close` gives up the ownership of open intents."""
+    """Keeps attachments across processes. `close` gives up the ownership of open intents.
+
+    The tables are made with the first transaction that writes. Every method that opens the ledger's
+    file can raise that ledger's errors, and `AttachmentError` for tables of another version.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,7 @@ class SqliteAttachments(StoredAttachments):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Read the tables in one state; None if there are none yet."""
+        """Give a connection that reads the tables in one state; None if there are none yet."""
         with self._database.reading() as db:
             self._made = self._made or rows.has_tables(db, create=False)
             yield db if self._made else None
@@ -106,7 +110,7 @@ class SqliteAttachments(StoredAttachments):
         return self.files.staged()
 
     def _begin(self) -> None:
-        """Make the tables, in a transaction of their own."""
+        """Make the tables in a transaction of their own, unless this object has seen them."""
         if not self._made:
             with self._database.writing(forced=False) as db:
                 rows.has_tables(db, create=True)

@@ -14,5 +14,9 @@ def now_ms() -> int:
 
 
 def new_id(*, time_ms: int | None = None) -> str:
-    """Return a new ULID, of now or of a time in milliseconds since 1970."""
+    """Return a new ULID, of now or of a time in milliseconds since 1970.
+
+    Two of the same millisecond are in no order. Raise `ValueError` if a given time is negative or
+    does not fit 48 bits.
+    """
     return ulid(time_ms=now_ms() if time_ms is None else time_ms, entropy=os.urandom(ENTROPY_BYTES))
