@@ -36,7 +36,8 @@ _VALUE = re.compile(rf"[^{_SEPARATORS}]*")
 def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) -> list[str]:
     """Return a line for each word in a program's comparisons that is no whole value of the data.
 
-    At most four lines; words in `known` are skipped.
+    At most four lines. Words in `known` are skipped, as are those of fewer than 2 or more than 60
+    characters and those that the data has as JSON escapes. None without texts.
     """
     facts: list[str] = []
     if not texts:
@@ -50,9 +51,9 @@ def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) 
 
 
 def line_with(word: str, texts: Sequence[str]) -> str | None:
-    """Return the line of the data with the first occurrence of a word, cut around it.
+    """Return the line of the first text that has a word, cut to 200 characters around it.
 
-    None if none.
+    None if no text has it.
     """
     for text in texts:
         at = text.find(word)
@@ -152,7 +153,8 @@ _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
 def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the names in a question that are in the data too: an answer has to do with them.
 
-    They are quoted words, words with a capital inside a sentence, and words with a digit.
+    They are quoted words, words with a capital inside a sentence, and words with a digit; each has
+    a letter. Only the first 20 in the question are looked for.
     """
     found = [match[1] or match[2] or match[3] for match in _NAMED.finditer(goal)]
     return tuple(
@@ -171,6 +173,7 @@ def doubt_of(
 
     `read` says that a program has used the data. `seen` is False for an answer that was written in
     a program before its output was seen. `unnamed` are values of the question that no program has.
+    The order is: unseen, unnamed, unread, empty, echo. Without data, only the first two are tested.
     """
     if not seen:
         return "unseen"
@@ -197,7 +200,7 @@ def _is_echo(answer: str, question: str) -> bool:
 
 
 def is_empty(text: str) -> bool:
-    """Return True if a value says that nothing was found."""
+    """Return True if a value says that nothing was found: empty, zero, -1, none, null, nan, []."""
     return text.strip().strip("'\"").lower() in _EMPTY
 
 
@@ -274,7 +277,10 @@ def question(
     unnamed: tuple[str, ...] = (),
     source: str = "",
 ) -> str:
-    """Return the message that asks about an answer that was not taken at once."""
+    """Return the message that asks about an answer that was not taken at once.
+
+    `source` is the program that gave it. An answer is quoted up to 2,000 characters.
+    """
     if len(answer) > _QUOTED_CHARS_MAX:
         # An answer may be longer than any prompt.
         answer = f"{answer[:_QUOTED_CHARS_MAX]}... ({len(answer):,} characters in all)"

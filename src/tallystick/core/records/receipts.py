@@ -97,7 +97,10 @@ class ReceiptIssued(msgspec.Struct, frozen=True, kw_only=True, tag="receipt.issu
 
 
 def harn_fields(receipt: Receipt) -> dict[str, object]:
-    """Return the receipt under the names of `harn.receipt.v1`. Costs are in dollars there."""
+    """Return the receipt under the names of `harn.receipt.v1`. Costs are in dollars there.
+
+    They are of the priced calls only; `metadata` counts the others.
+    """
     return {
         "schema": "harn.receipt.v1",
         "id": receipt.id,
