@@ -415,9 +415,10 @@ class History:
     def exchanges(self) -> Sequence[tuple[AskModel, ModelReplied | ModelFailed]]:
         """The model calls of turns that have an outcome, in the order of their intents, with it.
 
-        Raise `KeyError` if the call of an outcome is not among the records.
+        An outcome whose call is not among the records, as in a hostile file, is left out.
         """
-        return [(self.asked[intent], self.replies[intent]) for intent in sorted(self.replies)]
+        known = sorted(self.replies.keys() & self.asked.keys())
+        return [(self.asked[intent], self.replies[intent]) for intent in known]
 
     def answers_of(self, model: str) -> int:
         """Return how many calls a model has answered or failed.

@@ -115,8 +115,8 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
     """Return the calls that were left after they were sent, and that a resume would repeat.
 
     A call is left out once it was asked again, or its program has its answer or has ended. So are
-    all calls before a resume with `retry`, which accepts to pay again. Raise `KeyError` if a record
-    says that a call was left that no record began.
+    all calls before a resume with `retry`, which accepts to pay again. An outcome whose call was
+    never begun, as a hostile file may have one, leaves nothing.
     """
     asked: dict[_Key, AskModel | QueryAsked] = {}
     left: dict[_Key, AskModel | QueryAsked] = {}
@@ -130,9 +130,9 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
                 left.pop((record.intent, record.item), None)
                 asked[record.intent, record.item] = record
             case ModelFailed(billed=True) if record.reason == LEFT:
-                left[record.intent, -1] = asked[record.intent, -1]
+                left |= _begun(asked, (record.intent, -1))
             case QueryFailed(billed=True) if record.reason == LEFT:
-                left[record.intent, record.item] = asked[record.intent, record.item]
+                left |= _begun(asked, (record.intent, record.item))
             case QueryRefused():
                 left.pop((record.intent, record.item), None)
             case HostAnswered() | ProgramFinished():
@@ -142,6 +142,12 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
             case _:
                 pass
     return list(left.values())
+
+
+def _begun(
+    asked: dict[_Key, AskModel | QueryAsked], key: _Key
+) -> dict[_Key, AskModel | QueryAsked]:
+    return {key: asked[key]} if key in asked else {}
 
 
 def _is_answered(call: AskModel | QueryAsked, record: HostAnswered | ProgramFinished) -> bool:

@@ -352,7 +352,7 @@ def _place(name: str, key: str | None) -> str:
 
 
 def commands_of(turn: Turn) -> tuple[Command, ...]:
-    """Return the commands of the reply, none without one. They are parsed once and kept in `turn`."""
+    """Return the commands of the reply, none without one. They are parsed once, and kept."""
     if turn.commands is None:
         said = turn.replied
         turn.commands = () if said is None else parse_reply(said.text, cut=said.cut).commands
