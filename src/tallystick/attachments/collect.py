@@ -119,10 +119,12 @@ class Reclaimable(Protocol):
     """A store whose bytes can be collected: its rows, its blobs and its owners."""
 
     @property
-    def blobs(self) -> Blobs: ...
+    def blobs(self) -> Blobs:
+        """The store of large bytes."""
 
     @property
-    def owners(self) -> Owners: ...
+    def owners(self) -> Owners:
+        """The owners of intents, of staged files and of sweeps."""
 
     def clock(self) -> int:
         """Return milliseconds since 1970."""
@@ -434,6 +436,10 @@ class Sweep:
     # -- files without a row -------------------------------------------------------------------
 
     def _remove_orphans(self) -> Iterator[str]:
+        """Remove staged files of dead owners, and large bytes with neither a row nor an intent.
+
+        Files that records need stay. What cannot be removed is noted in the report.
+        """
         for path in self._orphans_in_staging():
             try:
                 path.unlink(missing_ok=True)

@@ -222,6 +222,7 @@ class _Follower:
         self._thread.start()
 
     def note_written(self, piece: bytes | memoryview) -> None:
+        """Note the piece that was written last. It may be kept until it is hashed."""
         with self._changed:
             if self._handed_max is None or len(self._handed) < self._handed_max:
                 self._handed.append((self._written, piece))
@@ -229,6 +230,7 @@ class _Follower:
             self._changed.notify()
 
     def join(self) -> None:
+        """Wait until all that was written is hashed. Raise `OSError` if it could not be read."""
         with self._changed:
             self._ended = True
             self._changed.notify()

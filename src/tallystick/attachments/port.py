@@ -308,7 +308,8 @@ class Store(Protocol):
     """Bytes by their digest."""
 
     @property
-    def persistence(self) -> Persistence: ...
+    def persistence(self) -> Persistence:
+        """The lifetime of what is kept here."""
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
         """Take in bytes, with bounded memory, and detect their media type and size.

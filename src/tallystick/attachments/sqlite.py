@@ -26,13 +26,20 @@ class Database(Protocol):
     """The part of a ledger's file that attachments need."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """The path of the file. Large attachments are in a directory beside it."""
 
-    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Give a connection that reads one committed state."""
 
-    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Give the connection of one transaction, which is undone if the block raises.
 
-    def sweep(self) -> None: ...
+        A forced one is on the disk when it ends. They do not nest in one thread.
+        """
+
+    def sweep(self) -> None:
+        """Remove deleted bytes from the log too, unless a reader still needs it."""
 
 
 class SqliteAttachments(StoredAttachments):

@@ -64,6 +64,7 @@ class StoredAttachments:
 
     @property
     def blobs(self) -> Blobs:
+        """The store of large bytes."""
         return self._blobs
 
     def clock(self) -> int:
@@ -390,5 +391,6 @@ class BlobChunks:
         self.close()
 
     def close(self) -> None:
+        """Close the reader. No further piece comes, and no error of the rest."""
         self._left = 0
         self._reader.close()

@@ -173,9 +173,9 @@ def make_proof(
 ) -> Proof:
     """Return the proof of the entry at `seq`, from a run's entries from `start` to a head.
 
-    `start` may be as late as the entry before. Raise `UsageError` if the entry is not there, if its
-    body is asked for and was erased, or if it is the first one and the root of the run cannot be
-    known. Nothing is checked here: `check_proof` does that.
+    `start` may be as late as the entry before. Raise `UsageError` if the entry is not there, or if
+    its body is asked for and was erased. Raise it also for a first entry if the root of the run
+    cannot be known. Nothing is checked here: `check_proof` does that.
     """
     # One pass: a run may have many entries, and only the headers after this one are kept.
     previous: str | None = None

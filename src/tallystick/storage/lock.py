@@ -75,6 +75,7 @@ class FileLock:
                 os.close(descriptor)
 
     def _try_to_take(self, *, wait: bool) -> bool:
+        """Try once, or with `wait` wait until it succeeds. Return False if another has the lock."""
         while True:
             flags = os.O_RDWR | os.O_CREAT | system.CLOEXEC
             descriptor = os.open(self.path, flags, 0o600)

@@ -30,7 +30,9 @@ class Owner(Protocol):
     """One owner, alive until it is released or its process dies."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The id of the owner, a ULID."""
+        ...
 
     def release(self, *, remove: bool) -> None:
         """Make this owner dead.

@@ -577,6 +577,7 @@ def _body(result: ProgramFinished) -> str:
     Long parts are cut. A program without any of it gives a sentence, or what its last line
     assigned. The result of a shell command has another form.
     """
+    # A program that was given up has no output on record: its message says all that is known.
     if result.stop == ABANDONED and result.failure is not None:
         return result.failure.message
     if isinstance(result.exit_code, int):

@@ -145,8 +145,8 @@ def _with_runs(form: object, find: Callable[[RunRef], object]) -> object:
 def arguments_digest(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
     """Return the SHA-256 of the arguments of a step, "" if they have no canonical form.
 
-    They have one if they consist of JSON values, bytes, tuples, structs and dataclasses, with at
-    most 65,536 parts, 16 MiB of text and bytes, and 64 levels.
+    They have one if they consist of JSON values, bytes, tuples, structs and dataclasses. There may
+    be 65,536 parts, 16 MiB of text and bytes, and 64 levels.
     """
     reading = _ArgumentReader()
     try:

@@ -181,6 +181,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
             case RunEnded() | ReceiptIssued():
                 _add_end(outline, record)
             case record if isinstance(record, _Beside):
+                # Nothing that a turn shows. Steps have a chain of their own.
                 pass
             case _:
                 assert_never(record)

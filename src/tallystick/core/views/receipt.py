@@ -84,6 +84,7 @@ class Tally:
             case RunForked():
                 self._model = record.model or self._model
             case AskModel():
+                # The model is noted now: a fork may change it before the outcome.
                 self._open[_key(record)] = self._model, _price(record.reserved)
             case QueryAsked():
                 self._open[_key(record)] = record.model, _price(record.reserved)
