@@ -102,7 +102,7 @@ def intent_is_dead(
 ) -> bool:
     """Return True if an intent is at or before the cutoff and all its holders are proven dead.
 
-    Without holders, its age is enough.
+    Without holders, its age is enough. `proven_dead` is not called for one that is younger.
     """
     return intent.intent_at_epoch_ms <= cutoff and all(map(proven_dead, holders))
 
@@ -284,7 +284,10 @@ class Sweep:
         return [blob.id for blob in dead]
 
     def _is_needed(self, id: str) -> bool:
-        """Return True if a record names bytes that no holder keeps, and note that in the report."""
+        """Return True if a record names bytes that no holder keeps, and note that in the report.
+
+        The first call asks `needed`, and the others use its answer. Without `needed`, none is.
+        """
         if self._needed is None:
             return False
         if self._needed_ids is None:

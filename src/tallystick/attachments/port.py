@@ -225,7 +225,10 @@ class Staged:
     blob: Path | bytes | None = None
 
     def discard(self) -> None:
-        """Release the bytes, and remove their file. Harmless after they were kept, and twice."""
+        """Release the bytes, and remove their file. Harmless after they were kept, and twice.
+
+        A file that cannot be removed stays, until a sweep finds its owner dead.
+        """
         self.data = None
         if isinstance(self.blob, Path):
             with contextlib.suppress(OSError):
@@ -411,7 +414,10 @@ class Attachments(Store, Manifest, Protocol):
 
 
 def check_storage_id(id: str) -> str:
-    """Return an id that is safe as a file name. Raise `InvalidName` for any other."""
+    """Return an id that is safe as a file name. Raise `InvalidName` for any other.
+
+    It has 1 to 128 characters of printable ASCII without slashes, and is not `.` or `..`.
+    """
     if not 1 <= len(id) <= ID_CHARS_MAX:
         why = f"an id has 1 to {ID_CHARS_MAX} characters"
     elif not all(" " <= char <= "~" for char in id):

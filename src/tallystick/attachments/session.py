@@ -98,7 +98,7 @@ class SessionAttachments:
         return staged.ref
 
     def batch(self) -> Batch:
-        """Return a batch of puts that are kept and committed in one transaction."""
+        """Return an empty batch, for puts that are kept and committed in one transaction."""
         return Batch(self._attachments, self)
 
     def intend(self, refs: Sequence[AttachmentRef]) -> None:

@@ -141,7 +141,10 @@ class History:
     # -- calls ---------------------------------------------------------------------------------
 
     def begun(self, key: Key) -> Sequence[Beginning]:
-        """Return every beginning of a call; an effect may be begun again under its key."""
+        """Return every beginning of a call, none if there is none.
+
+        An effect may be begun again under its key.
+        """
         return self._begun.get(key, ())
 
     def ended(self, key: Key) -> Outcome | None:
@@ -251,7 +254,7 @@ class History:
 
     @cached_property
     def answers(self) -> Mapping[int, Sequence[HostAnswered]]:
-        """The host calls of each program that were answered, in their order."""
+        """The host calls of each program that were answered, in their order, by its intent."""
         found: dict[int, list[HostAnswered]] = {}
         for each in self._all(HostAnswered):
             found.setdefault(each.program, []).append(each)

@@ -330,7 +330,10 @@ class SqliteConnection:
         return found
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Set the connection up, and make the tables of a new file."""
+        """Set the connection up, make the tables of a new file, and upgrade one to be written.
+
+        Raise the store's error for a file of another kind or version, which is left as it is.
+        """
         # The file is checked before anything is set: a foreign file stays as it is.
         fresh = not self._recognizes(db)
         if fresh and self.kind.page_bytes is not None:

@@ -74,7 +74,7 @@ def size_of(messages: Iterable[Message]) -> int:
 
 
 def add_result(state: RunState, event: ProgramFinished) -> tuple[ProgramFinished, ...]:
-    """Return the results of programs with one more. Without compaction they are not kept."""
+    """Return the results of programs with one more, or none without compaction."""
     return (*state.results, event) if state.started.compact_at else ()
 
 
@@ -223,7 +223,10 @@ def _sections(result: ProgramFinished) -> list[tuple[str, str]]:
 
 
 def full_text_of(result: ProgramFinished) -> str:
-    """Return the whole result of a program. If it only printed, that is as it was printed."""
+    """Return the whole result of a program. If it only printed, that is as it was printed.
+
+    If it gave nothing, it is a sentence that says so.
+    """
     match _sections(result):
         case []:
             return _NOTHING

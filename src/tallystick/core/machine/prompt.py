@@ -443,7 +443,7 @@ def _time(started: RunStarted) -> list[str]:
 
 
 def _user_skills(started: RunStarted, *, files: bool = False) -> list[str]:
-    """Return the instructions that the user put first.
+    """Return the instructions that the user put first, a text for each skill.
 
     With `files`, programs read them, and are shown how to reach the files of each skill.
     """
@@ -484,7 +484,7 @@ REPEATED = (
 
 
 def _function_line(name: str, doc: str) -> str:
-    """Return a function's signature and the first line of its description."""
+    """Return a function's signature, or else `name(...)`, and one line of its description."""
     lines = [line.strip() for line in doc.splitlines() if line.strip()]
     head = lines[0] if lines and lines[0].startswith(f"{name}(") else f"{name}(...)"
     rest = lines[1:] if lines and lines[0].startswith(f"{name}(") else lines

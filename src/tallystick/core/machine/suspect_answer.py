@@ -66,7 +66,7 @@ def line_with(word: str, texts: Sequence[str]) -> str | None:
 
 
 def _words(source: str) -> list[str]:
-    """Return the texts that a program compares something with."""
+    """Return the texts of 2 to 60 characters that a program compares something with."""
     tree = tree_of(source)
     if tree is None:
         return []
@@ -189,7 +189,10 @@ def doubt_of(
 
 
 def _is_echo(answer: str, question: str) -> bool:
-    """Return True if an answer is words of the question, which offered no choice."""
+    """Return True if an answer of 4 characters or more is words of the question.
+
+    False for an answer without letters, and if the question offers a choice (` or `).
+    """
     words = answer.strip().strip("'\"").lower()
     return (
         len(words) >= _ECHO_CHARS_LEAST
@@ -205,13 +208,16 @@ def is_empty(text: str) -> bool:
 
 
 def printed_empty(result: ProgramFinished) -> bool:
-    """Return True if a program printed a zero or an empty list, and nothing else."""
+    """Return True if a program printed only a value that says that nothing was found (`is_empty`).
+
+    It must not have failed, nor have a value of its last line.
+    """
     said = bool(result.stdout.strip()) and is_empty(result.stdout)
     return said and result.failure is None and result.value is None
 
 
 def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) -> tuple[str, ...]:
-    """Return the values of the question that are in no program and no output yet."""
+    """Return those of `unnamed` that are neither in a program nor in its output, in any case."""
     said = f"{source}\n{result.stdout}\n{result.value or ''}".lower()
     return tuple(name for name in unnamed if name.lower() not in said)
 

@@ -114,7 +114,9 @@ def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
 def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> bool:
     """Return True if a limit would probably refuse the turn after the next.
 
-    `prompt_bound` is an upper bound of the prompt's tokens: so many are reserved for it.
+    So it is if one turn is left, more than 80 % of the time is used, or two more turns like the
+    average would use up tokens or money. `prompt_bound` is an upper bound of the tokens of the
+    next prompt, which are reserved for it.
     """
     spent = used.tokens_in + used.tokens_out
     turns = max(1, used.turns)
@@ -138,8 +140,9 @@ def tokens_out_max(limits: RunLimits, used: Charge) -> int:
 def share_notice(limits: RunLimits, used: Charge, *, told: int) -> tuple[int, str] | None:
     """Return the per cent of its budget that a run has newly passed, and the notice about it.
 
-    `told` is the share of the last notice. Only tokens and money count: programs can spend both
-    many times over in one turn. None if no further share is passed.
+    There are notices at 50, 80 and 95 per cent, for the one of tokens and money that is used more;
+    programs can spend both many times over in one turn. `told` is the share of the last notice.
+    None if no further share is reached.
     """
     spent = used.tokens_in + used.tokens_out
     shares = [(_share(spent, limits.tokens), f"{spent:,} of {limits.tokens:,} tokens")]
@@ -342,7 +345,10 @@ def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
 
 
 def skip_command(state: RunState, name: str) -> RunState:
-    """Return the state after a command that this run does not have, with a message that says so."""
+    """Return the state after a command that this run does not have, with a message that says so.
+
+    The command leaves the queue, and counts as a refusal.
+    """
     refused = Message(
         role="user",
         part=f"refused:{state.turn}:{state.part}",
@@ -396,10 +402,10 @@ def _add_notice(state: RunState, part: str, text: str) -> RunState:
 
 
 def printed_nothing_found(state: RunState, event: ProgramFinished) -> bool:
-    """Return True if a program over the data printed a zero or an empty list, and nothing else.
+    """Return True if a program over the data printed a value for nothing found, and nothing else.
 
-    It must be the only program of its reply, and the model must not have been asked about that
-    before.
+    `printed_empty` tells. It must be the only program of its reply, and the model must not have
+    been asked about that before.
     """
     return (
         state.part == 1

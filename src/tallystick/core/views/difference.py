@@ -358,7 +358,7 @@ def _compare_turns(number: int, one: Outline, other: Outline, *, already: bool) 
 def _outcome_of(turn: Turn) -> tuple[str, str, bool] | None:
     """Return the outcome of asking the model: its reply, or why there is none.
 
-    None if not asked.
+    None if no outcome is recorded.
     """
     if turn.replied is not None:
         return "replied", turn.replied.text, turn.replied.cut

@@ -77,7 +77,7 @@ class Tally:
         self._refused = 0
 
     def add(self, record: Record) -> None:
-        """Count one record. Records have to come in their order."""
+        """Count one record. Records have to come in their order. Other kinds change nothing."""
         match record:
             case RunStarted():
                 self._model = record.model
