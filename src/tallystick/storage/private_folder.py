@@ -29,9 +29,14 @@ class PrivateFolder:
         prefix = f"tallystick-{use}-"
         system.require_posix(f"a {use} program")
         _remove_abandoned(Path(tempfile.gettempdir()), prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._lock = FileLock(self.path / _LOCK)
-        self._lock.take(wait_seconds=None)
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            self._lock = FileLock(self.path / _LOCK)
+            # Between making the lock file and locking it, another process may take the directory
+            # for an abandoned one, and remove it.
+            with contextlib.suppress(FileNotFoundError):
+                self._lock.take(wait_seconds=None)
+                return
 
     def remove(self) -> None:
         """Remove the directory with its content, and release the lock.
