@@ -38,7 +38,8 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    lock, removed = system.lock, []
+    lock = system.lock
+    removed: list[Path] = []
 
     def remove_then_lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> None:
         if not removed:
