@@ -140,7 +140,10 @@ class TokenBook:
     def matching(
         self, *, session: str, run: str | None = None, program: int | None = None
     ) -> list[Grant]:
-        """Return the grants of a session, or of a run or a program of it."""
+        """Return the grants of a session, or of a run or a program of it; expired ones may be too.
+
+        They stay until the next token is issued.
+        """
         return [
             each
             for each in self._grants.values()
@@ -154,7 +157,10 @@ class TokenBook:
 
 
 def _narrow(scope: TokenScope, above: TokenScope) -> TokenScope:
-    """Return a scope restricted to what the scope above it allows, one level deeper."""
+    """Return a scope restricted to what the scope above it allows, at least one level deeper.
+
+    Raise `UsageError` if the two are of different sessions.
+    """
     if scope.session != above.session:
         raise UsageError("a token under another must have the same session")
     models = scope.models

@@ -173,7 +173,10 @@ class MemoryCalls:
         return answer
 
     def _run_receipts(self) -> list[RecallReceipt]:
-        """Return the receipts of this run's recalls. Those of its records are read on first use."""
+        """Return the receipts of this run's recalls. Those of its records are read on first use.
+
+        Raise `ReceiptUnknown` if the memory does not have one of them.
+        """
         known = {each.read_id for each in self._receipts}
         before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
         self._read_ids.clear()
@@ -182,7 +185,10 @@ class MemoryCalls:
 
 
 def merge_touched(touched: Sequence[NotesTouched]) -> NotesTouched | None:
-    """Return one record of everything that one call did with notes, or None if it did nothing."""
+    """Return one record of everything that one call did with notes, or None if it did nothing.
+
+    Each id is named once. The receipt is that of the first recall; `also` has the others' ids.
+    """
     recalls = [each for each in touched if each.how == "recalled"]
     first = next(iter([*recalls, *touched]), None)
     if first is None:

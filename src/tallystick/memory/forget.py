@@ -122,9 +122,9 @@ _decode_header = msgspec.json.Decoder(EntryHeader).decode
 
 
 def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None) -> list[str]:
-    """Return the ids of all living notes that meet every criterion; with `owner`, of its notes only.
+    """Return the ids of all living notes that meet every criterion; one of the tags is enough.
 
-    One of the tags is enough. Raise `NoteInvalid` if no criterion is given.
+    With `owner`, only its notes count. Raise `NoteInvalid` if no criterion is given.
     """
     if criteria == Criteria():
         raise NoteInvalid(field="criteria", why="none is given, and this would forget everything")
@@ -515,9 +515,10 @@ class _Act:
         return tuple(each.id for each in self.forgotten)
 
     def forget_note(self, writer: LogWriter, id: str) -> None:
-        """Forget one note, and add it to `forgotten`. One that is erased is added if there are runs.
+        """Forget one note, and add it to `forgotten`.
 
-        Raise the error of `_find_row` or `_mark_record` if it cannot be forgotten.
+        With `runs`, one that is erased already is added too. Raise the error of `_find_row` or
+        `_mark_record` if it cannot be forgotten.
         """
         try:
             row = _find_row(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)

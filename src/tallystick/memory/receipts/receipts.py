@@ -69,7 +69,8 @@ def issue(
 ) -> RecallReceipt:
     """Issue a receipt for a recall, as the next of its chain. Nothing is stored.
 
-    Raise `UsageError` for more than `k` hits, a note twice, or a score that is not finite.
+    Raise `UsageError` for more than `k` hits, a note twice, or a score that is not finite, and
+    `HmacInit` if the key is too short.
     """
     _check_hits(derived_from, k=k)
     return sign(
@@ -111,7 +112,10 @@ def issue_forget(
     attachments_left: int = 0,
     ts: int,
 ) -> ForgetReceipt:
-    """Issue a receipt for a forgetting, as the next of its chain. Nothing is stored."""
+    """Issue a receipt for a forgetting, as the next of its chain. Nothing is stored.
+
+    Raise `HmacInit` if the key is too short.
+    """
     return sign(
         ForgetReceipt(
             forget_id=forget_id,
@@ -264,8 +268,9 @@ def verify_receipt(
 ) -> Verified:
     """Check a receipt of a recall: its signature, its query, its notes, then the recall itself.
 
-    Without the query, the recall is not repeated. Raise a `ReceiptError` that names the first thing
-    that does not hold.
+    `contents` is called for each hit, `recompute` once; without it, or without the query, the
+    recall is not repeated. Raise a `ReceiptError` that names the first thing that does not hold.
+    What the two raise is passed on.
     """
     key = check_signature(receipt, keys)
     if query is not None:
@@ -357,9 +362,9 @@ def _hash_of(stored: Held | Erased) -> str | None:
 def _difference(
     receipt: RecallReceipt, now: Recomputed, notes: Sequence[tuple[str, NoteState]]
 ) -> RecallDiffers | None:
-    """Return the first difference of a repeated recall if erasure explains it, or None.
+    """Return the first difference of a repeated recall if erasure may explain it; None for none.
 
-    Raise `RecallDiffers` if erasure does not explain it.
+    Raise `RecallDiffers` if nothing was erased, or if profile or model differ.
     """
     gone = now.erased | {id for id, state in notes if state != "held"}
     left = [hit for hit in receipt.derived_from if hit.id not in gone]
@@ -421,7 +426,10 @@ def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
 
 
 def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
-    """Yield every receipt of either kind, the first one first."""
+    """Yield every receipt of either kind, the first one first.
+
+    Raise `MemoryCorrupt` or `ReceiptUnreadable` where the log has none any more.
+    """
     with memory.reading() as db:
         rows = db.execute("SELECT seq FROM receipt ORDER BY number").fetchall()
     for (seq,) in rows:
@@ -429,7 +437,7 @@ def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
 
 
 def chain_end(db: sqlite3.Connection) -> Link:
-    """Return the end of the chain of receipts."""
+    """Return the end of the chain of receipts; that of an empty chain if there are none."""
     last = db.execute("SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1").fetchone()
     return Link() if last is None else Link(count=last[0] + 1, hash=last[1])
 
@@ -437,9 +445,11 @@ def chain_end(db: sqlite3.Connection) -> Link:
 def verify_forgotten(
     memory: SqliteMemory, receipt: ForgetReceipt, *, keys: Mapping[str, bytes]
 ) -> VerifiedForget:
-    """Check a receipt of a forgetting against the memory as it is now. Raise a `ReceiptError`.
+    """Check a receipt of a forgetting against the memory as it is now.
 
     Its list of runs says what was done to them then, and is signed; runs are not looked at here.
+    Raise a `ReceiptError` if it does not hold: `MissingRecord` if it is of another memory,
+    `NotErased` if bytes that it calls gone are there.
     """
     check_signature(receipt, keys)
     ids = [each.id for each in receipt.forgotten]
@@ -535,9 +545,7 @@ def read_citation(text: str) -> NoteCitation:
 
 
 def check_citation(citation: NoteCitation, receipt: RecallReceipt) -> Derived:
-    """Return the hit that a citation names.
-
-    The receipt, and the note itself, are for `verify` to check.
+    """Return the hit that a citation names. The receipt and the note are for `verify` to check.
 
     Raise `NotRecalled` if the receipt is of another recall or has no such note, and
     `RecordContentHashMismatch` if the note had another text then.

@@ -170,7 +170,8 @@ def fold(
     """Apply one entry to the projections. `record` is None if its body was erased.
 
     `same` is the digest that `duplicate_digest` returns for the note, if the caller has computed it
-    already.
+    already. An entry about an unknown note changes nothing. Raise `sqlite3.Error` for an entry that
+    cannot follow those before it, and `msgspec.MsgspecError` if its receipt is none.
     """
     number = _fold_header(db, header)
     if record is None:
@@ -274,7 +275,7 @@ def _changed_columns(record: _Changing) -> dict[str, float | str | None]:
 
 
 def number_of(db: sqlite3.Connection, id: str) -> int | None:
-    """Return the number of a note, or None.
+    """Return the number of a note; None if it is unknown or was erased.
 
     A note whose body is gone from the log still has one until the entry that erased it is folded.
     """

@@ -63,8 +63,10 @@ def verify_memory(
 ) -> VerifyReport:
     """Check a memory and return a report; damage is in the report, not raised.
 
-    `head` is a head that was kept elsewhere: it must still be a part of the log. Without
-    `projections`, only the log and the vectors are checked.
+    So is any other `StorageFailed`, such as a file that another process is writing. `head` is a
+    head that was kept elsewhere: it must still be a part of the log. Without `projections`, only
+    the log and the vectors are checked. A file that is opened by this is made ready as always:
+    projections that do not fit the log are rebuilt before they are checked.
     """
     walk = _Walk(head)
     total = 0
@@ -113,7 +115,7 @@ class _Walk:
     ) -> None:
         """Check every entry, fold it into `scratch` if given, and check the head.
 
-        Raise `_Broken`.
+        Raise `_Broken` at the first that does not hold.
         """
         previous, at = empty_head().hash, 0
         if self._kept is not None and self._kept.count == 0 and self._kept.hash != previous:

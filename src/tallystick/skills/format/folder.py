@@ -85,7 +85,10 @@ class Folder:
             return read_inside(directory, parts[-1], bytes_max=bytes_max)
 
     def exists(self, relative: str) -> bool:
-        """Return True if the path is an ordinary file or directory that is not refused."""
+        """Return True if the path is an ordinary file or directory that is not refused.
+
+        Return False as well if it cannot be looked at.
+        """
         try:
             parts = self._parts(relative.rstrip("/"))
             with self._skill_errors(relative), self._open(parts[:-1]) as directory:
@@ -170,7 +173,10 @@ class Folder:
 
     @contextmanager
     def _open(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """Open a directory below this folder, a component at a time; yield its descriptor."""
+        """Open a directory below this folder, a component at a time; yield its descriptor.
+
+        Raise `SkillUnreadable` if the top cannot be opened, `NotInside` or `OSError` below it.
+        """
         start = self.path if self.root is None else self.root
         steps = () if self.root is None else self.path.relative_to(self.root).parts
         try:

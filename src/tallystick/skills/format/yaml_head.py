@@ -53,9 +53,9 @@ class Reading:
 
 
 def parse(source: str, reading: Reading) -> dict[str, object]:
-    """Return the fields of a frontmatter, keys with underscores.
+    """Return the fields of a frontmatter, keys with underscores; none for an empty one.
 
-    Raise `Unusable` if it has a fault.
+    What `reading` held is replaced by the facts about this source. Raise `Unusable` for a fault.
     """
     reading.keys.clear()
     reading.duplicates.clear()
