@@ -545,7 +545,7 @@ class Memory:
         return 0
 
     def _standing_index(self) -> StandingIndex | None:
-        """Return the standing index of the open memory, made at the first use; None without numpy."""
+        """Return the standing index of the open memory, made on first use; None without numpy."""
         if self._index is None and importlib.util.find_spec("numpy") is not None:
             from tallystick.memory.recall.index import StandingIndex
 

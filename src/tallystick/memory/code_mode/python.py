@@ -100,7 +100,7 @@ class Gathered:
     answer_cut: bool = False
 
     def hold(self, *texts: str) -> None:
-        """Count the bytes of texts. Raise `Stopped` if there is no room for them."""
+        """Count the bytes of texts. Raise `Stopped`, and count none, if they do not fit."""
         size = sum(map(_bytes, texts))
         if self.bytes_held + size > self.bytes_max:
             raise Stopped("memory", f"memory: over {self.bytes_max:,} bytes were recalled")
@@ -204,14 +204,22 @@ class Calls:
         return self._table.names
 
     def fuel_used(self, charge: ProgramCharge) -> int:
-        """Return the fuel of a program and its calls, also of one that was charged and not done."""
+        """Return the fuel of a program and its calls, also of one that was charged and not done.
+
+        Set `gathered.operations` to the number of calls if it was lower.
+        """
         # A request that was too long to read never got here, and counts as a call all the same.
         self._charged = max(self._charged, charge.host_calls)
         self.gathered.operations = max(self.gathered.operations, charge.host_calls)
         return min(charge.fuel + self._charged * HOST_CALL_FUEL, FUEL_MAX)
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Charge a call, and do it. Raise `Stopped` if there is no fuel or time left for it."""
+        """Charge a call, and do it; return its reply, or work that makes it in another thread.
+
+        Raise `Stopped` if there is no fuel or time left for it. The work raises it too if the host
+        gave up by `TimeoutError` or there was no room, and any error of the host that is not ours.
+        Our errors are replies, which the program may catch; the last is kept in `failed`.
+        """
         self._charged = call.index + 1
         if call.fuel + self._charged * HOST_CALL_FUEL > self._fuel:
             raise Stopped("fuel", f"fuel: all {self._fuel:,} units used")
@@ -442,9 +450,11 @@ async def run_python(
 
     `host` is called in other threads than this one, one call at a time; a call that exceeded the
     time may still be running there afterwards. If the host refuses a call, the program gets an
-    error, which it may catch. Raise `InvalidProgram` for a source that is not Python, of which
-    nothing was run; a `CodeModeError` if the program ends early; and `SandboxError` if the sandbox
-    could not start it.
+    error, which it may catch.
+
+    Raise `InvalidProgram` for a source that is not Python or is too long, of which nothing was run.
+    Raise a `CodeModeError` if the program ends early, or `EmptyProgram`, which is one, if it made
+    no host call. Raise `SandboxError` if the sandbox could not start it.
     """
     try:
         size = len(source.encode("utf-8"))
@@ -552,7 +562,10 @@ def _check_started(result: ExecutionResult) -> None:
 
 
 def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
-    """Return what the program used that the sandbox does not have, or None."""
+    """Return what the program used that the sandbox does not have; None if it used no such thing.
+
+    It is told by the stop, by what the guest reports, or by the last line of the traceback.
+    """
     if result.stop == "memory":
         return f"memory beyond {pages} pages"
     error = result.error

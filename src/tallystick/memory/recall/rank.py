@@ -168,13 +168,13 @@ class ParsedQuery:
     cut: bool
 
     def text_without(self, common: frozenset[str]) -> str:
-        """Return the text without some terms, or the whole text if no term would be left."""
+        """Return the text without the words of some terms; all of it if no term would be left."""
         left = _without(self.text, lambda word: not common.isdisjoint(terms(word)))
         return left if terms(left) else self.text
 
 
 def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
-    """Parse a query.
+    """Parse a query, up to its first 8,000 characters.
 
     Names of `authors` are taken out of its text, unless nothing else would be left.
     """
@@ -269,12 +269,14 @@ def rank(
     statistics: Statistics | None = None,
     asked: ParsedQuery | None = None,
 ) -> Ranked:
-    """Return the best `k` notes of a scope.
+    """Return the best `k` notes of a scope, or fewer if fewer have any evidence.
 
     `now`, in milliseconds, is needed if the profile weighs recency; without it, raise `UsageError`.
-    Raise `InvalidLimit` if `k` is below 0. `statistics` and `asked` are given if the scope is the
-    short list of a larger one. Then the lexical lane counts as in the larger one, and the query may
-    name the authors of that one.
+    Raise it too if vectors of the scope have another length than the embedder's, and `InvalidLimit`
+    if `k` is below 0.
+
+    `statistics` and `asked` are given if the scope is the short list of a larger one. Then the
+    lexical lane counts as in the larger one, and the query may name the authors of that one.
     """
     if k < 0:
         raise InvalidLimit(field="k", given=k, why="is at least 0")
@@ -338,7 +340,10 @@ class _Ranking:
         self._add("lexical", self._profile.lexical, scores, evidence=True)
 
     def add_dense(self, embedder: Embedder | None) -> None:
-        """Add the cosine of query and note. A long note counts by its nearest window."""
+        """Add the cosine of query and note. A long note counts by its nearest window.
+
+        `embedder` is called once, or not at all if the lane is left out; then a remark says why.
+        """
         if not self._profile.dense:
             return
         windows = [self._scope.vectors(id) for id in self._ids] if embedder is not None else []
@@ -556,10 +561,11 @@ _GRAM = 3
 
 
 def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
-    """Return the notes of a small scope, those with the most similar words first.
+    """Return `k` notes of a small scope, those with the most similar words first.
 
     Words are compared by the groups of three letters that they share. Authors are among the words
-    of their notes. A query without words finds nothing.
+    of their notes. Notes without any likeness are returned too, with the score 0. A query without
+    words finds nothing.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]

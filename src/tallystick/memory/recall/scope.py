@@ -129,7 +129,11 @@ class Embedded:
 
 
 class Embedder(Protocol):
-    """A model that turns text into vectors. Vectors may be compared if the `digest` is equal."""
+    """A model that turns text into vectors. Vectors may be compared if the `digest` is equal.
+
+    `embed` is called for the query of a recall, and for each window of a note, one text at a time.
+    Of a text that is too long for the model, it may read the beginning only.
+    """
 
     @property
     def digest(self) -> str: ...
@@ -192,7 +196,7 @@ class ListScope:
         return None if found is None else found.tokens
 
     def only(self, ids: Iterable[str]) -> ListScope:
-        """Return a scope of those notes whose ids are among `ids`."""
+        """Return a scope of those notes whose ids are among `ids`; unknown ids are passed over."""
         kept = {id: self._notes[id] for id in ids if id in self._notes}
         return ListScope(kept, embedded=self._embedded, counts=self._counts)
 
