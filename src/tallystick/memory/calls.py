@@ -179,8 +179,9 @@ class MemoryCalls:
         """
         known = {each.read_id for each in self._receipts}
         before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
-        self._read_ids.clear()
         self._receipts = [*map(self._memory.receipt, before), *self._receipts]
+        # Cleared last: after an error, such as a locked file, the next call reads them again.
+        self._read_ids.clear()
         return self._receipts
 
 

@@ -31,6 +31,7 @@ from tallystick.memory.receipts.receipt import (
     Receipt,
     ReceiptError,
     ReceiptUnknown,
+    ReceiptUnreadable,
     RecordContentHashMismatch,
     RunErased,
     Tokens,
@@ -41,6 +42,7 @@ from tallystick.memory.receipts.receipt import (
     sign,
 )
 from tallystick.memory.store.records import (
+    UNREADABLE,
     ForgetStrategy,
     NotesForgotten,
     NotesRecalled,
@@ -268,9 +270,8 @@ def verify_receipt(
 ) -> Verified:
     """Check a receipt of a recall: its signature, its query, its notes, then the recall itself.
 
-    `contents` is called for each hit, `recompute` once; without it, or without the query, the
-    recall is not repeated. Raise a `ReceiptError` that names the first thing that does not hold.
-    What the two raise is passed on.
+    Without the query, the recall is not repeated. Raise a `ReceiptError` that names the first thing
+    that does not hold.
     """
     key = check_signature(receipt, keys)
     if query is not None:
@@ -428,7 +429,7 @@ def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
 def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
     """Yield every receipt of either kind, the first one first.
 
-    Raise `MemoryCorrupt` or `ReceiptUnreadable` where the log has none any more.
+    Raise `MemoryCorrupt` at one that cannot be read.
     """
     with memory.reading() as db:
         rows = db.execute("SELECT seq FROM receipt ORDER BY number").fetchall()
@@ -447,9 +448,10 @@ def verify_forgotten(
 ) -> VerifiedForget:
     """Check a receipt of a forgetting against the memory as it is now.
 
-    Its list of runs says what was done to them then, and is signed; runs are not looked at here.
     Raise a `ReceiptError` if it does not hold: `MissingRecord` if it is of another memory,
     `NotErased` if bytes that it calls gone are there.
+
+    Its list of runs says what was done to them then, and is signed; runs are not looked at here.
     """
     check_signature(receipt, keys)
     ids = [each.id for each in receipt.forgotten]
@@ -492,11 +494,16 @@ def _find_receipt(memory: SqliteMemory, id: str) -> Receipt:
 
 
 def _receipt_at(memory: SqliteMemory, seq: int) -> Receipt:
+    """Return the receipt in an entry. Raise `MemoryCorrupt` if it has none that can be read."""
     entry = next(memory.entries(start=seq, stop=seq), None)
     if entry is not None and entry.body is not None:
-        record = decode_memory_record(entry.body)
-        if isinstance(record, NotesRecalled | NotesForgotten) and record.receipt:
-            return read_receipt(record.receipt.encode())
+        try:
+            record = decode_memory_record(entry.body)
+            if isinstance(record, NotesRecalled | NotesForgotten) and record.receipt:
+                return read_receipt(record.receipt.encode())
+        except (ReceiptUnreadable, *UNREADABLE) as error:
+            why = f"the receipt in entry {seq} cannot be read: {error}"
+            raise MemoryCorrupt(where=str(memory.path), why=why) from error
     raise MemoryCorrupt(where=str(memory.path), why=f"entry {seq} has no receipt")
 
 

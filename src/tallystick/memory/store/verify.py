@@ -20,6 +20,7 @@ from tallystick.core.chain import Head
 from tallystick.memory.errors import StorageFailed
 from tallystick.memory.store.projection import PROJECTION_SCHEMA, PROJECTION_TABLES, fold
 from tallystick.memory.store.records import (
+    UNREADABLE,
     MemoryRecord,
     ModelChosen,
     NoteEmbedded,
@@ -167,7 +168,8 @@ class _Walk:
                 self._vectors.pop(header.note or "", None)
             case ModelChosen():
                 self._vectors.clear()
-            case NoteEmbedded() if header.note is not None:
+            # A foreign log may name a note that it never remembered. Such an entry changes nothing.
+            case NoteEmbedded() if header.note is not None and header.note in self._numbers:
                 self._vectors[header.note] = record
                 self._embedded_at[self._numbers[header.note]] = (header.note, header.seq)
             case _:
@@ -202,7 +204,7 @@ def _fold_entry(
 ) -> None:
     try:
         fold(scratch, header, record, secret=secret)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, *UNREADABLE) as error:
         raise _Broken(f"it cannot follow from the entries before: {error}", header.seq) from error
 
 
