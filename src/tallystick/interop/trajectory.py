@@ -355,6 +355,8 @@ class _ChainEvents:
                 run.programs[record.intent] = record
             case ProgramFinished() as record:
                 yield self._program_event(run, entry, record)
+            # Other systems have no events for these. They are listed one by one, and not as "all
+            # others", so that the type checker asks where a new record belongs.
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
             case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():

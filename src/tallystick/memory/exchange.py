@@ -335,6 +335,7 @@ def _check(line: _NoteLine) -> None:
     note, state = line.note, line.state
     if not is_note_id(note.id):
         raise NoteInvalid(field="id", why="the id of a note", given=note.id)
+    # A note has no `ttl_ms`: it became `expires_at` when the note was remembered.
     given = {name: getattr(note, name) for name in NewNote.__struct_fields__ if name != "ttl_ms"}
     check_new(NewNote(**given))
     if not 0.0 <= state.importance <= 1.0:

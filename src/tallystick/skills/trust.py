@@ -127,6 +127,7 @@ def check_signature(
         return report("bad", f"its signature was not made with the key {signer}")
     if not found.is_none:
         return report("changed", f"its files are not those that {signer} signed")
+    # The digest of SKILL.md is a field of its own, which nothing binds to the list of files.
     if document.skill_sha256 not in {each.sha256 for each in now.files if each.path in _FILES}:
         return report("bad", "its signature is of another SKILL.md")
     return report("valid", f"signed by {signer} at {signed_at}")

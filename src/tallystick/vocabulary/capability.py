@@ -105,8 +105,7 @@ class VocabularyCapability(CapabilityBase):
         """Return the check of a run, or None if it has no vocabulary.
 
         A recorded run is checked with its own thesaurus and skills, not with those of this client.
-        Raise `ThesaurusInvalid` if the thesaurus has a fault, and an `AttachmentError` if it or the
-        recorded cards cannot be read.
+        Raise `ThesaurusInvalid` if the thesaurus has a fault.
         """
         if started.vocabulary is None:
             return None

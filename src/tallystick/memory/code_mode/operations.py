@@ -557,6 +557,7 @@ def run(
         except TimeoutError as error:
             raise out_of_time() from error
         except CodeModeError:
+            # Our own end, such as no room for a hit; it is no failure of the operation.
             raise
         except TallystickError as error:
             raise OperationFailed(

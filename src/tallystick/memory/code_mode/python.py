@@ -251,6 +251,7 @@ class Calls:
                 asked = _operation_of(Recall, query=query, k=k)
                 given: list[dict[str, object]] = []
                 for hit in self._host.recall(asked.query, asked.k):
+                    # Counted before it is kept: what is gathered never exceeds its room.
                     gathered.hold(hit.id, hit.content)
                     gathered.recalled.append(hit)
                     given.append({"id": hit.id, "content": hit.content, "score": hit.score})
@@ -520,6 +521,8 @@ def _finish(
         answer = result.stdout.strip() or None
     used = calls.fuel_used(result.charge)
     bundle = gathered.bundle(answer, fuel_used=used, tokenizer=tokenizer)
+    # Fuel before time, as before each call: a program that exceeds both ends by the same one. Then
+    # what it lacked, which explains its own failure.
     if result.stop in ("fuel", "host_calls") or used > budget.fuel:
         raise Halted(budget=budget.fuel, partial=bundle, fuel_used=used)
     if result.stop in ("wall", "deadline") or late:
@@ -578,6 +581,7 @@ def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
     named = result.metadata.get("capability")
     if isinstance(named, str):
         return _line(named)[:_CAPABILITY_CHARS_MAX]
+    # The last line is of the error that ended the program; those before may be of its causes.
     last = error.traceback.rstrip("\n").rpartition("\n")[2]
     for kind, pattern, capability in _MISSING:
         if error.kind == kind and pattern.match(last) is not None:

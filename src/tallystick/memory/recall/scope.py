@@ -74,6 +74,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"profile: {name} is from 1 to {_NOTES_MAX:,}")
         if not 0 < self.recency_half_life_hours < math.inf:
             raise UsageError("profile: recency_half_life_hours is more than 0")
+        # Above 1, BM25 would give notes shorter than the mean a length below 0.
         if self.length > 1:
             raise UsageError(f"profile: length is from 0 to 1, not {self.length!r}")
         if (self.terms, self.rules) != (words.VERSION, _RULES):

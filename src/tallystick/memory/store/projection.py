@@ -252,7 +252,10 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
 
 
 def _changed_columns(record: _Changing) -> dict[str, float | str | None]:
-    """Return the columns of `state` that a record sets, with their new values."""
+    """Return the columns of `state` that a record sets, with their new values.
+
+    A review that confirms the quarantine sets none.
+    """
     match record:
         case NoteSighted(importance=importance, expires_at=expires_at):
             return {"importance": importance, "expires_at": expires_at}

@@ -163,6 +163,7 @@ class Folder:
         parts = tuple(each for each in relative.split("/") if each not in {"", "."})
         if not parts or relative.endswith(("/", "/.")):
             self._refuse(relative, "is not a file")
+        # One part more than there may be folders: the file itself.
         if size > _PATH_BYTES_MAX or len(parts) > _SKILL_DEPTH_MAX + 1:
             self._refuse(relative[:80], "is too long")
         for each in parts:

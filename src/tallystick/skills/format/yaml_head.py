@@ -87,6 +87,7 @@ def _content(source: str) -> Iterator[yaml.Event]:
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event], reading: Reading, depth: int) -> object:
     if isinstance(event, yaml.AliasEvent):
+        # Not final: it may be a text that only needs quotes, such as `*test`.
         raise Unusable("yaml.alias", f"an alias, {quote(f'*{event.anchor}')}")
     if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
         raise Unusable("yaml.invalid", "it ends too early")
