@@ -442,7 +442,7 @@ def forget(
     A note that cannot be forgotten is in `errors` of the result, and the others are forgotten. The
     first answer to a repeated request comes without its errors. Raise `NoteInvalid` if there are
     no ids, more than 200,000, or a word that the log cannot keep, and `BackendUnsupported` for
-    `consolidate`.
+    `consolidate`. Raise `HmacInit`, and forget nothing, if the key is too short.
     """
     if not ids:
         raise NoteInvalid(field="ids", why="say which notes, by id or by criteria")
@@ -543,7 +543,8 @@ class _Act:
     def issue_receipt(self, writer: LogWriter) -> ForgetReceipt | None:
         """Sign what was done, and append the receipt to the log.
 
-        Return None if there is no key, or if nothing was forgotten.
+        Return None if there is no key, or if nothing was forgotten. Raise `HmacInit` if the key is
+        too short.
         """
         if self.key is None or not self.forgotten:
             return None

@@ -238,7 +238,8 @@ class Memory:
     """A tenant's memory, shared by threads. Closing twice is harmless.
 
     Notes are written as `agent_id`, and read for it; with `owner`, everything in the file is read.
-    `embedder` is "auto" for the one of the extra if it can be used here, None for none.
+    `embedder` is "auto" for the one of the extra if it can be used here, None for none. Every
+    method may raise a `StorageFailed`.
     """
 
     def __init__(
@@ -314,7 +315,8 @@ class Memory:
     def prepare(self) -> None:
         """Load the embedder, and embed the new notes, so that the next recall need not.
 
-        If more than 200 are waiting, none is embedded. Without an embedder, do nothing.
+        If more than 200 are waiting, none is embedded. Without an embedder, do nothing. Raise
+        `UsageError` if the files of the model are not the ones that this version was made for.
         """
         self._embedder_for("auto", self.profile, None)
 
@@ -448,8 +450,9 @@ class Memory:
         """Check a receipt of a recall; with its query, repeat the recall and compare.
 
         Without the query, its digest and the ranking are not checked; all the rest is. `profile`
-        has to be the one that ranked. Raise a `ReceiptError` if it does not hold, `ModelMismatch`
-        if the recall used another model than there is now.
+        has to be the one that ranked. Raise a `ReceiptError` if it does not hold. Raise
+        `ModelMismatch` or `EmbedderNotConfigured` if the model of the recall is not here, and
+        `UsageError` if this version cannot repeat what the receipt describes.
         """
         embedder, profile = None, profile or self.profile
         if query is not None and receipt.model is not None:

@@ -450,9 +450,10 @@ class _Intake:
 def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, int]], int | None]:
     """Return the notes that end when this one begins, with that time, and when this one ends.
 
-    This one ends where the next one begins. Notes of one owner with one key follow each other in
-    the time of the world, in whatever order they were learned. A note that is held back does not
-    count.
+    This one ends where the next one begins, or at its own `valid_to` if that is earlier; None if
+    there is neither. Without a key it ends no other. Notes of one owner with one key follow each
+    other in the time of the world, in whatever order they were learned. Deleted notes, and notes
+    that are held back, do not count.
     """
     if note.key is None:
         return [], note.valid_to

@@ -43,8 +43,8 @@ class SkillsCapability(CapabilityBase):
 
         Match the skills with the goal, fit the catalog, and load what the user puts into the
         prompt. The cards are kept as an attachment of the run. Raise `UsageError` if this client
-        has no skills, and an error of `make_skills_given` if a skill for the prompt cannot be
-        loaded.
+        has no skills. Raise `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error
+        of `make_skills_given`, if a skill for the prompt cannot be loaded.
         """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""

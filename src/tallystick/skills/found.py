@@ -40,7 +40,8 @@ def skills_here(
     `say` is called with a line for each package that is left out, and one for all skills that are
     not used. Raise `UsageError` if a directory of `flags` does not exist, and the errors of
     `admitted_skills`: `SkillUntrusted` if `put`, the skills for the prompt, names one that may not
-    be used, and `StoreError` if the notes of trust cannot be read.
+    be used, `SkillAmbiguous` or `SkillArguments` for a name that is not that of one skill, and
+    `StoreError` if the notes of trust cannot be read.
     """
     found = find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings.paths)
     for note in found.notes:

@@ -156,7 +156,7 @@ class Skills:
         """Return the skills in these directories; the first of a name counts.
 
         `settings` are the other fields of `Skills`. Raise `UsageError` if no directory is given, or
-        if one does not exist.
+        if one does not exist, and `NotSupportedHere` on a system without POSIX directories.
         """
         if not directories:
             raise UsageError("Skills.of: name a directory that holds skills")

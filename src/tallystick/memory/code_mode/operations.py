@@ -466,7 +466,10 @@ PYTHON_FORM = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=2_000)
 
 
 class Host(Protocol):
-    """The operations that a program can call, and there are no others."""
+    """The operations that a program can call, and there are no others.
+
+    A `TallystickError` refuses one operation; a `TimeoutError` ends the program as out of time.
+    """
 
     def recall(self, query: str, k: int) -> Sequence[RecallHit]: ...
 
@@ -521,7 +524,10 @@ def run(
     budget: Budget | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Bundle:
-    """Run a program to its end, and return its bundle. Raise a `CodeModeError` if it ends early.
+    """Run a program to its end, and return its bundle.
+
+    Raise a `CodeModeError` if it ends early: `Halted`, `WallTimeExceeded`, `SandboxViolation` if
+    there is no room for what it gathers, or `OperationFailed`.
 
     `clock` gives milliseconds that only grow; it is called at the start, before each operation, and
     at the end. An empty program (`EmptyProgram`) and one with an operation that is not allowed

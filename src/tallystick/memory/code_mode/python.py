@@ -454,8 +454,9 @@ async def run_python(
     error, which it may catch.
 
     Raise `InvalidProgram` for a source that is not Python or is too long, of which nothing was run.
-    Raise a `CodeModeError` if the program ends early, or `EmptyProgram`, which is one, if it made
-    no host call. Raise `SandboxError` if the sandbox could not start it.
+    Raise a `CodeModeError` if the program ends early: `Halted`, `WallTimeExceeded`,
+    `SandboxViolation`, `OperationFailed` or `ProgramFailed`; and `EmptyProgram` if it made no host
+    call. Raise `SandboxError` if the sandbox could not start it.
     """
     try:
         size = len(source.encode("utf-8"))
@@ -513,7 +514,7 @@ def _finish(
     late: bool,
     tokenizer: Tokenizer | None,
 ) -> Bundle:
-    """Return the bundle of a program that ended well. Raise the reason otherwise."""
+    """Return the bundle of a program that ended well. Otherwise raise as `run_python` does."""
     _check_started(result)
     gathered = calls.gathered
     answer = result.metadata.get("answer")

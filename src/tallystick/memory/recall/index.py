@@ -94,7 +94,8 @@ class Masked:
     def near(self, vector: bytes, *, count: int) -> list[int]:
         """Return the notes of the `count` nearest codes, each once, so there may be fewer.
 
-        Return none if no model was chosen by the position, or if it was replaced since.
+        Return none if no model was chosen by the position, or if it was replaced since. Raise
+        `UsageError` if `vector` has another length than those of the store.
         """
         import numpy as np
 
@@ -202,7 +203,8 @@ class StandingIndex:
     def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
         """Yield the notes that a reader sees as of a position and a moment.
 
-        They are valid inside the block only. The index follows the log first; raise as `follow`.
+        They are valid inside the block only. The index follows the log first; raise `MemoryCorrupt`
+        as `follow` does.
         """
         with self.memory.reading():
             self.follow()
@@ -291,7 +293,10 @@ class StandingIndex:
                 self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
 
     def _changed_numbers(self, db: sqlite3.Connection) -> list[int]:
-        """Return the numbers of earlier notes that new entries are about."""
+        """Return the numbers of earlier notes that new entries are about.
+
+        Raise `MemoryCorrupt` if the header of one cannot be read.
+        """
         if not self._seq:
             return []
         ids: dict[str, None] = {}

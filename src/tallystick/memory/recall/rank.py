@@ -220,7 +220,10 @@ def _without(text: str, unwanted: Callable[[str], bool]) -> str:
 
 
 def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
-    """Return a number from 0 to about 1 for each note, given by its token vectors."""
+    """Return a number from 0 to about 1 for each note, given by its token vectors.
+
+    Raise `UsageError` if they have another length than those of the query.
+    """
     # A vector has two bytes for each of its components.
     return token_similarities(query.tokens, notes, dimensions=len(query.vector) // 2)
 

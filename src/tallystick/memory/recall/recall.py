@@ -431,7 +431,7 @@ def verify_recall(
     `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
     model is repeated with the same one, or raises `ModelMismatch` or `EmbedderNotConfigured`. The
     receipt says whether a short list was ranked. Raise `ReceiptUnknown` if it is of another memory,
-    `UsageError` if this version cannot repeat what it describes.
+    `UsageError` or `NoteInvalid` if this version cannot repeat what it describes.
     """
     if receipt.scope.get("store") != memory.identity():
         check_signature(receipt, keys)
