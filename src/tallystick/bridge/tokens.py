@@ -97,8 +97,9 @@ class TokenBook:
     ) -> IssuedToken:
         """Make a token. Under `parent` it may do no more than that, whatever is asked for.
 
-        Expired tokens are forgotten. Raise `UsageError` if the parent is not valid or of another
-        session, `InvalidLimit` for a limit that is not a whole number of at least its minimum.
+        Expired tokens are forgotten. Raise `UsageError` if the scope has no session, or if the
+        parent is not valid or of another session. Raise `InvalidLimit` for a limit that is not a
+        whole number of at least its minimum.
         """
         _check(scope, ttl_ms)
         now = self._clock()

@@ -275,6 +275,8 @@ def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
 # content.
 
 
+# The first records of a request to remember, whose origins name no forgetting.
+_REMEMBERING = frozenset({"note.remembered", "note.sighted"})
 # Records with content of a note. The others are about its state, and outlive a redaction.
 _TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.embedded"})
 
@@ -352,7 +354,10 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
 
 
 def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
-    """Return what was done under an origin, or None if nothing was."""
+    """Return what was forgotten under an origin, or None if nothing was.
+
+    Raise `NoteInvalid` for the origin of a request to remember.
+    """
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:
         return None
@@ -365,6 +370,9 @@ def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
         header = _decode_header(header_bytes)
         if header.origin != origin:
             break
+        if header.tag in _REMEMBERING:
+            # Its note would be returned as forgotten.
+            raise NoteInvalid(field="origin", why="the origin of a request to forget", given=origin)
         ids.extend([header.note] if header.note is not None else [])
         record = None if body is None else decode_memory_record(body)
         erased = erased or isinstance(record, NoteErasedRecord | NoteRedacted)
@@ -440,9 +448,10 @@ def forget(
     `SqliteMemory.scrub`.
 
     A note that cannot be forgotten is in `errors` of the result, and the others are forgotten. The
-    first answer to a repeated request comes without its errors. Raise `NoteInvalid` if there are
-    no ids, more than 200,000, or a word that the log cannot keep, and `BackendUnsupported` for
-    `consolidate`. Raise `HmacInit`, and forget nothing, if the key is too short.
+    first answer to a repeated request comes without its errors. Raise `NoteInvalid` if there are no
+    ids, more than 200,000, a word that the log cannot keep, or the origin of a request to remember.
+    Raise `BackendUnsupported` for `consolidate`, and `HmacInit` if the key is too short; then
+    nothing is forgotten.
     """
     if not ids:
         raise NoteInvalid(field="ids", why="say which notes, by id or by criteria")
