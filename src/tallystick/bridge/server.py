@@ -464,7 +464,11 @@ class Bridge:
         session: str | None,
         idle_ms: int | None,
     ) -> bool:
-        """Serve one request. Return True if another one may come on the connection."""
+        """Serve one request. Return True if another one may come on the connection.
+
+        A refusal is a reply, too. Raise `OSError`, `EOFError` or `TimeoutError` if the client went
+        away, or sent nothing or read nothing for too long.
+        """
         async with asyncio.timeout(None if idle_ms is None else idle_ms / 1000):
             begun = await reader.read(1)
         if not begun:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.memory.memory_store import Clock, a_note, open_memory
 
 from tallystick.core.chain import GENESIS, SALT_BYTES, Head, body_hash
+from tallystick.memory.errors import MemoryCorrupt
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.forget import begin_forgetting, forget
 from tallystick.memory.note import Note, NoteScope, Permission
@@ -247,6 +248,8 @@ def test_a_receipt_that_cannot_be_read_is_reported(
             with memory.writing() as writer:
                 writer.append(NotesRecalled(ids=(), at=writer.at, receipt="{"))
         report = verify_memory(memory)
+        with pytest.raises(MemoryCorrupt, match="entry 1: its receipt cannot be read"):
+            memory.rebuild()
 
     assert (report.valid, report.first_broken_at) == (False, 1)
     assert "cannot follow" in str(report.error_message)

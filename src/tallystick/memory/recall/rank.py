@@ -372,7 +372,10 @@ class _Ranking:
             self._add("dense", self._profile.dense, near, evidence=True)
 
     def add_author(self) -> None:
-        """Add 1 for each note whose author the query names."""
+        """Add 1 for each note whose author the query names; nothing if it names none.
+
+        If no note has an author, add a remark instead.
+        """
         if not any(note.author for note in self._fields):
             self._absent("author", "no note has an author", weight=self._profile.author)
         elif self._asked.named:
@@ -390,7 +393,10 @@ class _Ranking:
         self._add("when", self._profile.when, near)
 
     def add_neighbours(self) -> None:
-        """Add the lanes before, after and session, by which good notes lend to their neighbours."""
+        """Add the lanes before, after and session, by which good notes lend to their neighbours.
+
+        If no note has a place, or none a session, add a remark instead of those lanes.
+        """
         spare = self._scores_above_floor()
         profile = self._profile
         places = defaultdict(list)
@@ -430,7 +436,10 @@ class _Ranking:
             self._add("importance", profile.importance, weights)
 
     def add_related(self) -> None:
-        """Add 1 for the best ten notes, and half at each of two steps along their relations."""
+        """Add 1 for the best ten notes, a half one step along their relations, a quarter two steps.
+
+        If no note of the scope is related to another, add a remark instead.
+        """
         if not self._profile.related:
             return
         ties = _relations_within(self._ids, self._fields)
@@ -447,9 +456,10 @@ class _Ranking:
         self._add("related", self._profile.related, spread, evidence=True)
 
     def add_token(self) -> None:
-        """Compare the best notes again, by their tokens.
+        """Compare the best `token_notes` notes again, by their tokens.
 
-        No lane is negative, so they stay the best.
+        No lane is negative, so they stay the best. If one of them has no token vectors, or there is
+        no dense lane, add a remark instead.
         """
         if not self._profile.token:
             return

@@ -491,7 +491,11 @@ def fold_all(
             if isinstance(checked, str):
                 raise MemoryCorrupt(where=str(path), why=f"entry {entry.seq}: {checked}")
             header, record = checked
-            fold(target, header, record, secret=row.secret)
+            try:
+                fold(target, header, record, secret=row.secret)
+            except UNREADABLE as error:
+                why = f"entry {entry.seq}: its receipt cannot be read: {error}"
+                raise MemoryCorrupt(where=str(path), why=why) from error
             previous, at = entry.hash, header.at
             count += 1
     return count
