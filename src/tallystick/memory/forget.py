@@ -644,7 +644,8 @@ def _mark_record(
 def _find_row(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
     """Return the row of a note that the actor may forget.
 
-    Raise `NoteErased` to the owner if it was erased, `MemoryPermissionDenied` or `NoteNotFound`.
+    Raise `NoteErased` to the owner of the file if it was erased, `MemoryPermissionDenied` to an
+    actor who sees it and may not write it, and `NoteNotFound` if there is none that the actor sees.
     """
     rows = select_notes(db, reader=actor, filters=EVERYTHING, seq=seq, at=at, id=id)
     if rows:

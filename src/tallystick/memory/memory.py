@@ -347,7 +347,8 @@ class Memory:
     def new_note(self, content: str, **fields: Any) -> NewNote:  # noqa: ANN401
         """Return a request to remember a note of this agent. A field that is None is left out.
 
-        Raise `NoteInvalid` if a field is unknown or has the wrong type.
+        `fields` are those of `NewNote`. Raise `NoteInvalid` if one is unknown or has the wrong
+        type; whether its value is allowed is checked when the note is remembered.
         """
         given = {key: value for key, value in fields.items() if value is not None}
         try:

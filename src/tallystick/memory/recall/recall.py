@@ -479,7 +479,10 @@ def _check(asking: Asking) -> None:
 
 
 def _profile(asking: Asking) -> Profile:
-    """Return the profile with weight 0 for each lane that the strategy does without."""
+    """Return the profile with weight 0 for each lane that the strategy does without.
+
+    For `graph`, relations have the weight 0.5 if the profile gives them none.
+    """
     match asking.strategy:
         case "lexical":
             return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)

@@ -129,7 +129,10 @@ class View:
         return {id: counts.get(self._rows[id].number, 0) for id in self.ids}
 
     def relations(self) -> list[tuple[str, str, str, float]]:
-        """Return the relations between notes of this view: from, relation, to, weight."""
+        """Return the relations between notes of this view: from, relation, to, weight.
+
+        One that was recorded several times is there as often.
+        """
         ids = {self._rows[id].number: id for id in self.ids}
         with self._memory.reading() as db:
             select = (

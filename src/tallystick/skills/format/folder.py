@@ -192,7 +192,10 @@ class Folder:
 
     @contextmanager
     def _skill_errors(self, relative: str) -> Iterator[None]:
-        """Raise errors of the system, and `NotInside`, as errors of this skill."""
+        """Raise errors of the system, and `NotInside`, as errors of this skill.
+
+        They are `SkillPathRefused`, `SkillNotFound` or `SkillUnreadable`.
+        """
         try:
             yield
         except NotInside as error:
