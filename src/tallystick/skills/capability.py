@@ -43,7 +43,8 @@ class SkillsCapability(CapabilityBase):
 
         Match the skills with the goal, fit the catalog, and load what the user puts into the
         prompt. The cards are kept as an attachment of the run. Raise `UsageError` if this client
-        has no skills; the errors of `make_skills_given` apply as well.
+        has no skills. Raise `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error
+        of `make_skills_given`, if a skill for the prompt cannot be loaded.
         """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
@@ -64,7 +65,8 @@ class SkillsCapability(CapabilityBase):
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
         """Return the files of skills that differ from what a run saw, loaded or used.
 
-        The result is empty if the run was given no skills, or if this client has none.
+        The result is empty if the run was given no skills, or if this client has none. Raise an
+        `AttachmentError` if the recorded cards cannot be read.
         """
         started = history.started
         if started.skills is None or self._skills is None:
