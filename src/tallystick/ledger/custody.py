@@ -132,9 +132,9 @@ def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
     The head is empty if the run is not here. A title to a run that is not owned here has a head
     returned even if no entry is missing: the row must change.
 
-    Raise `TransferRefused` if the run here is owned and differs, or is longer. Raise it for a copy,
-    unless the run here is a shorter copy, and for a title whose token is not above that of the last
-    move away.
+    Raise `TransferRefused` if the run here is owned and differs, or is longer. Raise it for a copy
+    unless the run here is a shorter copy. Raise it for a title whose token is not above that of the
+    last move away.
     """
     if row is None:
         return Head.of_nothing()

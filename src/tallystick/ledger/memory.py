@@ -188,9 +188,7 @@ class MemoryLedger:
         ]
 
     def _grows_from(self, fork: str, run: str) -> bool:
-        """Return True if `fork`, without an entry yet, was claimed with the hash of an entry of
-        this run.
-        """
+        """Return True if `fork`, which has no entry, was claimed with the hash of one of `run`."""
         root = self._rows[fork].head
         known = root != Head.of_nothing()
         return known and any(each.hash == root.hash for each in self._entries.get(run, ()))
