@@ -34,7 +34,10 @@ _TOKENS_IN = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_t
 
 
 def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
-    """Return the request to send."""
+    """Return the request to send.
+
+    Raise `ModelError` for pictures outside of a user's message.
+    """
     messages = check_messages(request)
     body: dict[str, object] = {
         "model": endpoint.model,
@@ -56,7 +59,7 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
 
 
 def authorization(key: Secret) -> tuple[str, str]:
-    """Return the header with the key."""
+    """Return the name and value of the header with the key."""
     return "x-api-key", key.reveal()
 
 

@@ -56,7 +56,7 @@ class TokenUsage:
             raise ValueError(reason)
 
     def _contradiction(self) -> str:
-        """Return which part is larger than its whole, or ""."""
+        """Return which part is larger than its whole; "" if none is."""
         parts = (
             ("cache_read + cache_write", self.cache_read + self.cache_write, "input", self.input),
             ("cache_write_hour", self.cache_write_hour, "cache_write", self.cache_write),
@@ -80,7 +80,11 @@ class _Unusable(Exception):
 
 
 def token_usage(raw: Mapping[str, object]) -> TokenUsage | Unreported:
-    """Read a report as it came; its field names decide which format it has."""
+    """Read a report as it came; its field names decide which format it has.
+
+    Return `Unreported` if there is none, if a count is missing or not valid, or if it contradicts
+    itself.
+    """
     try:
         if "prompt_tokens" in raw:
             usage = _openai(raw)
@@ -355,7 +359,10 @@ class PriceDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_price(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> PriceDecision:
-    """Return the policy that applies. A waiver has no effect if there is a price."""
+    """Return the policy that applies. A waiver has no effect if there is a price.
+
+    Without a price and a waiver, the policy is `refuse` if `usd_capped`, else `unknown`.
+    """
     if isinstance(found, Price):
         return PriceDecision(policy=found.kind, price=found, why=f"Priced as {found.source}.")
     unknown = f"{_UNKNOWN} {found.model} ({found.reason})"

@@ -532,8 +532,9 @@ class StepReplay:
         return Served(value=value, receipt=left.receipt)
 
     def with_first_time(self, facts: StepEntered) -> StepEntered:
-        """Return the facts of a step with the time of its first entry; unchanged if none is
-        recorded.
+        """Return the facts of a step with the recorded time of its entry.
+
+        They are unchanged if none is recorded.
         """
         before = self.history.entered.get(facts.path)
         if before is None:
