@@ -158,8 +158,10 @@ class _Reader:
         if self.done or not event.data:
             return
         found = decode_reply(event.data, _event, _Event)
+        # The type is in the data. An event without one goes by the name on its own line.
         match found.type or event.event.decode("utf-8", "replace"):
             case "content_block_delta" if found.delta is not None:
+                # Other deltas are thinking and tool calls, which are no part of the reply.
                 if found.delta.type == "text_delta":
                     self._add_text(found.delta.text)
             case "content_block_start" if found.content_block is not None:
@@ -174,6 +176,7 @@ class _Reader:
             case "error":
                 raise failures.of_error_value(found.error)
             case _:
+                # `ping`, and kinds that later versions add: they must not end a paid reply.
                 pass
 
     def begin(self, message: _Reply, *, final: bool = False) -> None:

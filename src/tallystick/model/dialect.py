@@ -54,7 +54,7 @@ class SseDecoder:
     def feed(self, piece: bytes) -> list[SseEvent]:
         """Take the next bytes, return the events that are complete; none for no bytes.
 
-        Raise `ModelError` if an event or a line has more than 2 MiB.
+        Raise `ModelError` if an event has more than 2 MiB.
         """
         if self._after_cr and piece:
             # A CR at the end of the last piece ended its line. If an LF follows, it is of that CR.
@@ -199,7 +199,9 @@ def replace_surrogates(text: str) -> str:
 
 
 def short_name(value: object) -> str:
-    """Return a name that a server gave, in one line of at most 200 characters; "" if it is no text.
+    """Return a name that a server gave, in one line; "" if it is no text.
+
+    It is cut at 200 characters.
     """
     return one_line(value)[:_NAME_CHARS_MAX] if isinstance(value, str) else ""
 
@@ -237,9 +239,9 @@ def usage_of(
     """Return usage as reported, or an estimate if the report is not usable.
 
     `raw` is kept as it came; one that is too large, or that JSON would change, is dropped. A report
-    of no input tokens, or of no output tokens for a text, is not usable. Nor is a count that is
-    negative, above a thousand million or not whole. Nor is a report that is not `final`: it came
-    before the end of the reply, and cannot have counted all of it.
+    of no input tokens, or of no output tokens for a text, is not usable. Nor is a count that is not
+    whole, negative, or above 1,000,000,000. Nor is a report that is not `final`: it came before the
+    end of the reply, and cannot have counted all of it.
     """
     kept = _storable_report(raw)
     counts = [_count(kept.get(name)) for name in tokens_in]

@@ -123,8 +123,8 @@ class GgufModel:
     async def close(self) -> None:
         """End the thread and free the memory. Waits until the engine has stopped.
 
-        The request in progress ends with `ModelError`, and those that wait are cancelled. A later
-        request loads the model again.
+        The request in progress is stopped, and those that wait are cancelled. A later request loads
+        the model again.
         """
         self._closing.set()
         await asyncio.to_thread(self._shut_down)

@@ -198,8 +198,7 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the connections of this event loop, and forget those of others without closing
-        them.
+        """Close the connections of this event loop, and forget those of others.
 
         A later request opens new ones.
         """

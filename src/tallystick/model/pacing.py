@@ -73,10 +73,7 @@ class Gate:
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Wait for admission, and keep it while inside.
-
-        Waiting requests are admitted in their order.
-        """
+        """Wait for admission, and keep it while inside. Cancelling the wait gives up the place."""
         await self._enter()
         try:
             yield
@@ -85,8 +82,7 @@ class Gate:
             self._wake()
 
     def pause(self, epoch: int, *, retry_after_ms: int | None) -> None:
-        """Pause all requests to this provider for `retry_after_ms`, or longer if it is paused for
-        longer.
+        """Pause all requests to this provider for `retry_after_ms`. A longer pause stays as it is.
 
         Without it, pause for 0.25 s, doubled with each refusal in a row, up to 60 s. Then one
         request at a time is admitted. Refusals of requests that were sent in the same epoch count

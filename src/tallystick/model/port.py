@@ -131,7 +131,7 @@ class Model(Protocol):
     async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
         """Make one attempt. Raise `ModelError` without a reply. Cancelling it disconnects.
 
-        `heard` is called whenever more of the reply has arrived, with the characters so far.
+        `heard` may be called, any number of times, with the characters received so far.
         """
         ...
 

@@ -124,8 +124,9 @@ class SessionKept:
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
-        """Return the snapshots of a session in the order they were taken, also of one that has
-        expired.
+        """Return the snapshots of a session in the order they were taken.
+
+        The session may have expired.
         """
         with self._store.reading() as rows:
             row_of(rows, session)
@@ -138,8 +139,7 @@ class SessionKept:
             return snapshot_named(rows, session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Delete a snapshot by its name or `name:id`, and return it; also of a session that has
-        expired.
+        """Delete a snapshot by its name or `name:id`, and return it. The session may have expired.
 
         Its attachments are not released here. Raise `SnapshotNotFound` if there is none.
         """
@@ -249,8 +249,8 @@ class SessionKept:
         """Make the interpreter that a run left the session's. Return False if that is not allowed.
 
         It is not allowed if another run, or a restore, has replaced the interpreter that the run
-        began with, or if the session does not list the run. What was prepared is dropped in either
-        case. Raise `SessionNotFound` if the session was removed.
+        began with. Nor is it if the session does not list the run. What was prepared is dropped in
+        either case. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
@@ -625,11 +625,17 @@ class SessionBook:
     # -- context variables ---------------------------------------------------------------------
 
     def variables(self, session: str) -> Mapping[str, str]:
-        """Return the context variables of a session."""
+        """Return the context variables of a session in the order of their names.
+
+        Raise an error for a session that cannot be used.
+        """
         return self.validate(session).context_variables
 
     def variable(self, session: str, key: str) -> str | None:
-        """Return one context variable; None if it is not set."""
+        """Return one context variable; None if it is not set.
+
+        Raise an error for a session that cannot be used.
+        """
         return self.variables(session).get(key)
 
     def set_variable(self, session: str, key: str, value: str) -> None:

@@ -88,9 +88,10 @@ def hold_session(
     """Lock the session of a name, which is created if there is none.
 
     `folder` is where earlier versions kept the files of such sessions. A `seed` of None fits any
-    session, and is 0 for a new one. Raise `SessionBusy` while another process works in it,
-    `InvalidName` for a name that is not allowed, and `UsageError` for another seed than the one it
-    was created with. Raise `StoreError` if such a file cannot be migrated.
+    session, and is 0 for a new one. Raise `SessionBusy` while another process works in it, and
+    `InvalidName` for a name that is not allowed. Raise `UsageError` for another seed than the one
+    it was created with, and `StoreError` if such a file cannot be migrated. The errors of
+    `Sessions.working` and `Sessions.check_kept` are raised too.
     """
     if not _NAME.fullmatch(name):
         raise InvalidName(
@@ -175,6 +176,7 @@ def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> Sessio
             old = _read(path)
             found = None if old is None else _migrate(sessions, old)
         elif not _is_remainder_of(found, path):
+            # An earlier version made another session of this name since: its file stays.
             return found
         if found is not None:
             _remove_old_files(sessions, found, path)
@@ -184,6 +186,7 @@ def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> Sessio
         with contextlib.suppress(OSError):
             lock.release(remove=brought)
         if brought:
+            # Fails as long as the folder has the files of other sessions.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

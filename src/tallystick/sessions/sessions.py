@@ -306,8 +306,9 @@ class Sessions:
     # -- interpreters of other guests, and their values -----------------------------------------
 
     def origin(self, session: str, left: Left, *, backend: str) -> ImageOrigin | None:
-        """Return who made an interpreter; None for a fresh one, an unreadable one, or another
-        backend's.
+        """Return who made an interpreter; None for a fresh or unreadable one.
+
+        None also for an interpreter of another backend than WASM.
         """
         if left.image is None or backend != "wasm":
             return None
@@ -480,8 +481,9 @@ class Sessions:
             )
 
     def _is_lost(self, left: Left, run: str) -> bool:
-        """Return True if a run has ended, ran programs, and the session does not have what they
-        left.
+        """Return True if a run has ended, and the session does not have what its programs left.
+
+        A run without programs left nothing.
         """
         prepared = None if left.prepared is None else left.prepared.run
         if run in (left.run, prepared):

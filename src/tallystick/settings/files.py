@@ -124,6 +124,8 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
     providers: dict[str, Mapping[str, Value]] = {}
     prices = PriceTable(prices={})
     unsupported: list[str] = []
+    # Everything is checked, whatever trust the file has: a user is to decide about a file that can
+    # be read.
     for key, value in _toml(data, where).items():
         if key == "aliases":
             aliases = _aliases(_table(value, where, key), where, path.parent)
