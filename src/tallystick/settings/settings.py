@@ -84,15 +84,23 @@ def listed_values(values: Mapping[str, Value], sources: Mapping[str, str]) -> It
 
 
 def listed_places(environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the directories of caches and data, which only the environment sets."""
+    """Yield the directories of caches and data, which only the environment sets.
+
+    Their source is the variable that counts: a relative path in an XDG variable does not.
+    """
     places = {
         "cache": (cache_directory(environ), ("TALLYSTICK_CACHE_DIR", "XDG_CACHE_HOME")),
         "data": (data_directory(environ), ("TALLYSTICK_DATA_DIR", "XDG_DATA_HOME")),
     }
     for name, (path, variables) in places.items():
-        variable = next((each for each in variables if environ.get(each)), None)
+        variable = next((each for each in variables if _names_place(each, environ)), None)
         source = f"environment {variable}" if variable else "default"
         yield Setting(name=name, value=one_line(str(path)), source=source)
+
+
+def _names_place(variable: str, environ: Mapping[str, str]) -> bool:
+    named = environ.get(variable, "")
+    return Path(named).is_absolute() if variable.startswith("XDG_") else bool(named)
 
 
 def listed_providers(

@@ -221,8 +221,8 @@ def _restriction_of(
             return Restricted(name=name, why="yours asks for them")
     elif name in _NEED_TRUST or (name == "model" and _kind(str(value)) in FILE_KINDS):
         return Restricted(name=name)
-    # Without a model of the user's, nothing stays on this machine that would leave it otherwise: the
-    # project's model then uses a provider of the user's, with the user's key.
+    # A user without a model has not asked for one that stays on this machine. Then the project's
+    # model may be one at a provider of the user's.
     elif name == "model" and "model" in below and leaves_machine(str(value)):
         own = str(below["model"])
         if not leaves_machine(own):
