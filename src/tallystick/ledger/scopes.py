@@ -143,11 +143,23 @@ class ScopeFile(Protocol):
         """The name of the database in error messages."""
         ...
 
-    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Give a connection outside of any transaction.
 
-    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+        Raise `UsageError` if this thread is in one.
+        """
+        ...
 
-    def owners(self) -> Owners: ...
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Run one transaction: all of it, or nothing. With `forced`, wait for the disk.
+
+        Raise `UsageError` if this thread is in one.
+        """
+        ...
+
+    def owners(self) -> Owners:
+        """Return the processes that own reservations."""
+        ...
 
 
 class MemoryFile:

@@ -153,13 +153,20 @@ class Reader(Protocol):
 class WireFormat(Protocol):
     """A dialect."""
 
-    def wire(self, endpoint: Endpoint, request: ModelRequest) -> WireRequest: ...
+    def wire(self, endpoint: Endpoint, request: ModelRequest) -> WireRequest:
+        """Return the request to send, without the key.
+
+        Raise `ModelError` for pictures outside of a user's message.
+        """
+        ...
 
     def authorization(self, key: Secret) -> tuple[str, str]:
         """Return the name and value of the header with the key."""
         ...
 
-    def reader(self, request: ModelRequest) -> Reader: ...
+    def reader(self, request: ModelRequest) -> Reader:
+        """Return a reader for one streamed reply to this request."""
+        ...
 
     def reply(self, data: bytes, request: ModelRequest) -> ModelReply:
         """Return a reply that came in one piece.

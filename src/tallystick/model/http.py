@@ -593,6 +593,11 @@ class HttpModel:
         return self._gate.admitted()
 
     async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+        """Make one attempt. Raise `ModelError`, without a cause, if there is no reply.
+
+        An answer widens the gate; an overload pauses all requests. The key is removed from the
+        reply and from the error.
+        """
         epoch = self._gate.epoch
         try:
             reply = await self._attempt(request, heard)
@@ -608,6 +613,7 @@ class HttpModel:
         raise self._describe(failure)
 
     async def close(self) -> None:
+        """Close the connections of this event loop. A later request opens new ones."""
         await self._transport.close()
 
     async def _attempt(self, request: ModelRequest, heard: Heard) -> ModelReply:

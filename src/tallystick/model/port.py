@@ -135,7 +135,9 @@ class Model(Protocol):
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release connections and threads. A later request may open them again."""
+        ...
 
 
 def estimated_usage(

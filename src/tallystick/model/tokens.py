@@ -41,7 +41,9 @@ class TokenFigure(msgspec.Struct, frozen=True, kw_only=True):
 class Tokenizer(Protocol):
     """A model's own tokenizer."""
 
-    def count(self, text: str) -> int: ...
+    def count(self, text: str) -> int:
+        """Return the tokens of a text, without what a template adds."""
+        ...
 
 
 # -- text ---------------------------------------------------------------------------------------
