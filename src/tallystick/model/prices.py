@@ -321,7 +321,10 @@ def _nano(yocto: int) -> int:
 
 
 def dearer(one: Price, other: Price) -> Price:
-    """Return a price that is at least as high as both, for every size of input."""
+    """Return a price that is at least as high as both, for every size of input.
+
+    Its source and kind are those of `one`.
+    """
     steps = sorted({band.above for price in (one, other) for band in price.bands})
     return msgspec.structs.replace(
         one,

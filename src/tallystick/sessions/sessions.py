@@ -295,7 +295,10 @@ class Sessions:
         ]
 
     def history(self, session: str) -> Sequence[EarlierRun]:
-        """Return the goals and answers of a session's runs, as far as the ledger has them."""
+        """Return the goals and answers of a session's runs, in the order they were begun.
+
+        What the ledger does not have any more is None.
+        """
         runs = self.runs(session)
         found = earlier_runs(self.ledger, [each.run for each in runs])
         return [

@@ -311,8 +311,9 @@ class SessionLeases:
     def finish(self, run: str, records: Sequence[Record]) -> bool:
         """Finish an ended run in its session. Return True if its variables are lost there.
 
-        Return False for a run in no session, and if a client works in the session: it finishes this
-        run itself. Raise `SessionNotKept` if a loss was not reported yet.
+        Return False for a run in no session, or in one that was removed or is not here. Return it
+        also if a client works in the session: that client finishes this run itself. Raise
+        `SessionNotKept` if a loss was not reported yet.
         """
         given = _session_of(records)
         if given is None:

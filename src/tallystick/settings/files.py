@@ -58,7 +58,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
         return one_line(str(self.path))
 
     def require_supported(self) -> None:
-        """Raise `UsageError` if the file has a table that this version does not know."""
+        """Raise `UsageError` if the file has a table that is reserved for later versions."""
         if self.unsupported:
             raise UsageError(
                 f"{self.shown_path}: {self.unsupported[0]} are not supported by this version; "

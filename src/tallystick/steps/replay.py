@@ -33,6 +33,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.step import StepsDiverged
 from tallystick.core.views.receipt import holds_steps
+from tallystick.ledger.custody import require_row
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.context.inputs import Input
@@ -212,19 +213,20 @@ class StepHistory:
         not in the ledger, and `LedgerError` if one of its entries is not valid. Raise `UsageError`
         if it is no chain of steps, or lacks its outermost step.
         """
-        rows = {row.run: row for row in ledger.runs()}
-        if chain not in rows:
-            raise RunNotFound(run=chain)
+        row = require_row(ledger.row(chain), chain)
         bad = verify_ledger(ledger, [chain]).first_bad
         if bad is not None:
             raise LedgerError(f"steps {chain} do not hold at entry {bad.seq}: {bad.why}")
         records = list(records_of(ledger, chain))
         if not holds_steps(records):
             raise UsageError(f"{chain} is a run and no chain of steps; resume it with `resume`")
-        found = cls(chain=chain, head=rows[chain].head, root=_root_of(chain, records))
+        found = cls(chain=chain, head=row.head, root=_root_of(chain, records))
         notes = found._add(records)
         for run in runs_inside(ledger, chain):
-            found._add_run(ledger, run, count=rows[run].head.count, notes=notes)
+            # A chain that is replayed may still be running: runs begin and go meanwhile.
+            inside = ledger.row(run)
+            if inside is not None:
+                found._add_run(ledger, run, count=inside.head.count, notes=notes)
         for runs in found.runs.values():
             runs.sort(key=lambda each: (each.started.started_at, each.run))
         return found

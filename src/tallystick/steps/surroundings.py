@@ -158,7 +158,10 @@ class RunSteps(Surroundings):
         return self
 
     async def work(self, context: RunContext, request: RunRequest, around: Surroundings) -> Run:
-        """Run a goal to its end, or return the result of an earlier process."""
+        """Run a goal to its end, or return the result of an earlier process.
+
+        Raise the errors of `run_in_steps`.
+        """
         from tallystick.steps.resume import run_in_steps
 
         return await run_in_steps(context, request, self, around)

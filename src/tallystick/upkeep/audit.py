@@ -573,7 +573,8 @@ def _missing_of_sessions(
 def needed_attachments(ledger: SqliteLedger) -> frozenset[str]:
     """Return the ids of all attachments that records of runs, or sessions, need.
 
-    Raise `LedgerCorrupt` or `StoreError` for what cannot be read.
+    An interpreter that a run has prepared does not count. Raise `LedgerCorrupt` or `StoreError` for
+    what cannot be read.
     """
     audit = Audit(ledger)
     for each in audit.read():

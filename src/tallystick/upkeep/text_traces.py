@@ -351,8 +351,8 @@ def blobs_with(
 ) -> set[str]:
     """Return the attachments that have a text, in their bytes or in their label.
 
-    An interpreter's image is searched unpacked. With `among`, only these are searched. One that
-    cannot be read is left out.
+    An interpreter's image is searched unpacked. With `among`, only these are searched. One whose
+    bytes cannot be read is found by its label only.
     """
     if not needles:
         return set()
