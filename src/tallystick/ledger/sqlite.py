@@ -648,7 +648,11 @@ class SqliteLedger:
     def _append(
         self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, also: Also | None
     ) -> tuple[Work, int, Head]:
-        """Return the work of an append, its size in bytes, and the head after it."""
+        """Return the work of an append, its size in bytes, and the head after it.
+
+        The work raises the errors of `row_after_append`. Raise `InvalidLimit` for a body that is
+        too large.
+        """
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         telling = tagged_drafts(drafts)
 

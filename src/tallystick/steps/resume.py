@@ -118,7 +118,10 @@ async def _continue_run(context: RunContext, request: RunRequest, steps: RunStep
 
 
 def _skip_answered(again: StepReplay | None, model: Model) -> None:
-    """Advance a model that answers by position, such as those of tests, past the recorded calls."""
+    """Advance a model that answers by position, such as those of tests, past the recorded calls.
+
+    Other models are left as they are.
+    """
     if again is not None:
         runs = [run for found in again.history.runs.values() for run in found]
         own = [run.run for run in runs if run.started.model == model.name]
@@ -147,7 +150,8 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
 def _read_checked(ledger: Ledger, run: str) -> list[Record]:
     """Return the records of a run.
 
-    Raise `ResumeRefused` if its chain is not valid, and `RunNotFound` if it is not there.
+    Raise `ResumeRefused` if its chain is not valid, `RunNotFound` if it is not there, and
+    `LedgerError` if a body was removed.
     """
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:
@@ -158,7 +162,7 @@ def _read_checked(ledger: Ledger, run: str) -> list[Record]:
 def run_of_ref(context: RunContext, ref: RunRef) -> Run | None:
     """Return the run that a kept value refers to; None if it is gone, has no end, or has changed.
 
-    Raise `ResumeRefused` if its chain is not valid.
+    Raise `ResumeRefused` if its chain is not valid, and `LedgerError` if a body was removed.
     """
     if context.ledger.row(ref.run) is None:
         return None

@@ -512,7 +512,8 @@ class Which:
         """Return the ids of these notes.
 
         Given ids are returned as they are. Other notes are only those that the reader of `memory`
-        may see. Raise `UsageError` if they are chosen in no way or in two.
+        may see, by criteria only its own. Raise `UsageError` if they are chosen in no way or in
+        two, and `NoteInvalid` for a blank subject or empty criteria.
         """
         store = memory.store
         match self.by:
@@ -540,7 +541,8 @@ def forget_notes(
 
     The default strategy is soft deletion, for a subject redaction. Without `ledger`, or with a
     strategy that keeps the text, runs are left alone. If no note is chosen, nothing is done. Raise
-    `UsageError` if the notes are chosen in no way or in two.
+    `UsageError` if the notes are chosen in no way or in two, and `NoteInvalid` for a blank subject,
+    empty criteria, or more than 200,000 notes. Raise `BackendUnsupported` for `consolidate`.
     """
     by = which.by
     if strategy is None:

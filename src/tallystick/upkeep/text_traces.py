@@ -416,7 +416,11 @@ def _search(
 
 
 def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | None]]:
-    """Yield the entries of a run that have bodies, each with its record, or None if unreadable."""
+    """Yield the entries of a run that have bodies, each with its record; None for one of no known
+    kind.
+
+    Nothing more is yielded after an entry that cannot be read.
+    """
     try:
         for entry in ledger.read(run):
             if entry.body is not None:

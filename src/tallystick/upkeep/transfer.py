@@ -71,8 +71,8 @@ def export_run_with_attachments(
     """Write a run and its attachments to a new file, or to an open one.
 
     Raise `TransferRefused`, and write nothing, if an attachment that the records name is missing or
-    damaged. Otherwise it behaves as `export_run`, also with `move`. If the first record was erased,
-    only the chain is exported.
+    damaged. Otherwise it behaves as `export_run`, also with `move`: it raises `TransferRefused`,
+    `RunNotFound` and `RunNotOwned`. If the first record was erased, only the chain is exported.
     """
     session_id = own_session(ledger, run)
     mentioned = functools.cache(lambda: _all_mentioned(ledger, run))
