@@ -48,7 +48,10 @@ _IMPORTED = (
 
 
 def created_at_ms(run: str) -> int:
-    """Return the time in a run's id, in milliseconds since the epoch. The id must be a ULID."""
+    """Return the time in a run's id, in milliseconds since the epoch.
+
+    Raise `ValueError` for a character that ULIDs do not have.
+    """
     time = 0
     for char in run[:_ULID_TIME_CHARS]:
         time = time * 32 + _ULID_ALPHABET.index(char)

@@ -259,7 +259,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     request: int = 0
 
     def rates_at(self, tokens_in: int) -> Rates:
-        """Return the rates of a request with this many tokens of input."""
+        """Return the rates of a request with so many tokens of input: those of its band."""
         found = self.rates
         for band in self.bands:
             if tokens_in > band.above:
@@ -286,7 +286,10 @@ class UnknownPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost(price: Price, usage: TokenUsage) -> int:
-    """Return what a reply cost, in nano-dollars, rounded up once."""
+    """Return what a reply cost, in nano-dollars, rounded up once.
+
+    Where a report is ambiguous, it is read as the dearer of its meanings.
+    """
     rates = price.rates_at(usage.input)
     kept = usage.cache_read + usage.cache_write
     fresh = usage.input - kept

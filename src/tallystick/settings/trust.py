@@ -127,7 +127,10 @@ class TrustStore:
 
     @contextlib.contextmanager
     def _lock_record(self) -> Iterator[None]:
-        """Hold the lock of the record: two writers at once would each undo the other's change."""
+        """Hold the lock of the record: two writers at once would each undo the other's change.
+
+        All records of the directory have one lock. Waits for it without a limit.
+        """
         system.require_posix("the list of trusted files")
         lock = FileLock(self._directory / "trusted.lock")
         with system_errors(self._shown, StoreError):

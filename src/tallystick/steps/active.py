@@ -514,7 +514,8 @@ class ActiveStep:
     def end(self, status: StepStatus, error: str | None = None) -> None:
         """End the step, add it to the log, and commit its receipt. A second call does nothing.
 
-        First, recorded runs and steps that were not asked for again are counted. Errors of a ledger
+        First, recorded runs and steps that were not asked for again are counted. If such a run
+        cannot be read any more, that error is raised, and the step stays open. Errors of a ledger
         that cannot be written are raised; the step has ended nevertheless.
         """
         kept = self.kept if status == "completed" else NOT_KEPT
@@ -709,7 +710,11 @@ def _path(
     again: StepReplay | None,
     caller: str,
 ) -> str:
-    """Return the path of a step that is entered now. No other step in its tree has it."""
+    """Return the path of a step that is entered now, and count one more of its kind.
+
+    No other step in its tree has it. Raise `StepsDiverged` if the recorded outermost step is
+    another.
+    """
     part = _escape(definition.function) + (f"[{_escape(key)}]" if key else "")
     if outer is None:
         if again is not None:

@@ -603,7 +603,9 @@ def _committed_lengths(attachments: CollectableAttachments) -> dict[tuple[str, s
 def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
     """Return contradictions between a row, the id of its run, and its last act of custody."""
     whys = []
-    if row.created_at != created_at_ms(row.run):
+    if not is_ulid(row.run):
+        whys.append("its id is none that a run has")
+    elif row.created_at != created_at_ms(row.run):
         whys.append("its time of creation is not the one in its id")
     if row.moved and row.imported:
         whys.append("it is marked both as moved away and as a copy")

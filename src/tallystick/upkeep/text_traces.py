@@ -416,10 +416,9 @@ def _search(
 
 
 def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | None]]:
-    """Yield the entries of a run that have bodies, each with its record; None for one of no known
-    kind.
+    """Yield the entries of a run that have bodies, each with its record.
 
-    Nothing more is yielded after an entry that cannot be read.
+    The record is None if it is of no known kind. Nothing more comes after a damaged entry.
     """
     try:
         for entry in ledger.read(run):
