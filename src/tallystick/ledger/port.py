@@ -198,9 +198,9 @@ class Ledger(Protocol):
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
         """Yield the entries of a run in order, from position `start` up to, excluding, `stop`.
 
-        None reads to the end. Raise `RunNotFound` at the call, before the first entry. Raise
-        `LedgerCorrupt` at a damaged entry, after those before it. Entries appended meanwhile may be
-        included.
+        A `stop` of None reads to the end. Raise `RunNotFound` at the call, before the first entry.
+        Raise `LedgerCorrupt` at a damaged entry, after those before it. Entries appended meanwhile
+        may be included.
         """
 
     def runs(
@@ -225,7 +225,7 @@ class Ledger(Protocol):
     def forks_of(self, run: str) -> Sequence[str]:
         """Return the ids of the forks of a run, or runs about to be that, oldest first.
 
-        The result is empty if the run is not here and has no forks here.
+        The result is empty if there are none, also for a run that is not here.
         """
 
     def remove(self, run: str, *, also: Also | None = None) -> None:

@@ -185,8 +185,8 @@ class StreamReader:
     def entries(self, header: ExportHeader) -> Iterator[tuple[str, int, Sealed]]:
         """Read and check every entry; yield it with its run and its position in that run.
 
-        Those of the ancestors come first. Each ancestor must be what the next run was forked from,
-        and the entries of each run must end in the head that the header names.
+        Those of the ancestors come first. Each ancestor must be what the next run was forked from.
+        The entries of each run must end in the head that the header names.
         """
         parent: Ancestor | None = None
         for ancestor in header.ancestors:
