@@ -117,6 +117,7 @@ class TurnCall:
                 held = msgspec.structs.replace(intent, reserved=reserved.reserved)
                 yield self._with_limit(reserved.tokens_out_max, held)
         except WaitedTooLong:
+            # With the figure that is also there on replay: the time of the wait would differ.
             said = f"{self._wall_ms_left:,} ms passed before the model was free"
             raise WaitedTooLong(said) from None
         except (BudgetExhausted, BudgetUnpriced) as error:
@@ -158,6 +159,7 @@ class TurnCall:
         )
         if isinstance(reply, ModelError):
             return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]
+        # Nothing is reserved for time, so it is counted apart from the settlement.
         self._door.run_scopes.spend(Amount(wall_ms=self._wall_ms()))
         settled = self._door.settle_reply(self._reserved, reply)
         return [self._reply_record(reply, settled, wall_ms=self._wall_ms())]
