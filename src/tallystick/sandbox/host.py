@@ -288,7 +288,10 @@ def _plain(value: object) -> object:
 
 
 def check_host_name(name: str) -> None:
-    """Raise `InvalidName` unless a program can call a function as `name` or `group.name`."""
+    """Raise `InvalidName` unless a program can call a function as `name` or `group.name`.
+
+    The group `text` is taken.
+    """
     if not isinstance(name, str):
         raise InvalidName(what="host name", given=repr(name), why="a Python identifier is needed")
     _check_name(name, name.split("."))
@@ -343,7 +346,10 @@ class RecordedHost:
         return self._then.names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Answer a call. Raise `ReplayDiverged` if its request or its fuel is not as recorded."""
+        """Answer a call. Raise `ReplayDiverged` if its request or its fuel is not as recorded.
+
+        After the last recorded answer, return or raise what the host `then` does.
+        """
         if call.index >= len(self._answers):
             return self._then.serve(call)
         answer = self._answers[call.index]
@@ -438,7 +444,7 @@ def encoded_reply(value: object) -> bytes:
 
 
 def json_reply(value: object) -> bytes:
-    """Encode a JSON value as a reply."""
+    """Encode a JSON value as a reply. Raise an error of msgspec, or `TypeError`, for another."""
     return b"0" + _encode(value)
 
 

@@ -331,7 +331,7 @@ class Keeper(Protocol):
         ...
 
     def read_snapshot(self, ref: AttachmentRef, /) -> AbstractContextManager[Iterable[bytes], None]:
-        """Open a stored interpreter, to be read piece by piece."""
+        """Open a stored interpreter, to be read piece by piece. The context closes it."""
         ...
 
 
@@ -367,7 +367,11 @@ class Programs(Protocol):
         host: Host,
         attempted: Callable[[NetworkAttempted], None],
     ) -> ExecutionResult:
-        """Run a program. Call `attempted` for each connection it tries, before it is allowed."""
+        """Run a program. Call `attempted` for each connection it tries, before it is allowed.
+
+        The program's own failure is a result. Raise `SandboxError` if the sandbox itself fails, and
+        what `host` or `attempted` raises.
+        """
         ...
 
     async def keep(
@@ -381,7 +385,10 @@ class Programs(Protocol):
         ...
 
     async def image(self) -> SessionImage | None:
-        """Return the state that the next run of a session starts from; None if unchanged."""
+        """Return the state that the next run of a session starts from; None if unchanged.
+
+        Call it after the last program: it may run code of its own.
+        """
         ...
 
     async def close(self) -> None:

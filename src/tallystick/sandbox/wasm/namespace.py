@@ -319,7 +319,10 @@ class Namespace:
         return self._call(self.live_instance(), kind, payload)
 
     def checkpoint(self) -> Image:
-        """Copy the pages that differ from the guest's image, clear the journal, return the copy."""
+        """Copy the pages that differ from the guest's image, clear the journal, return the copy.
+
+        A dropped instance is rebuilt first. Raise as `live_instance` does.
+        """
         instance = self.live_instance()
         pristine = self._sandbox.pristine
         size = instance.memory_size()
