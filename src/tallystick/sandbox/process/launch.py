@@ -43,7 +43,10 @@ class Box:
         return self._keeper
 
     def send(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-        """Send a message to the keeper. Raise `SandboxError` if the connection is closed."""
+        """Send a message to the keeper. Raise `SandboxError` if the connection is closed.
+
+        The descriptors stay open here.
+        """
         try:
             messages.send(self._keeper, message, descriptors)
         except messages.ConnectionLost as error:
@@ -52,8 +55,9 @@ class Box:
     def receive(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
         """Return the next message with one of these keys, and its descriptors.
 
-        Other messages are dropped: they are late answers. Raise `SandboxError` if the connection is
-        closed, or if the message reports that the box could not be made.
+        Other messages are dropped: they are late answers. The caller closes the descriptors. Raise
+        `SandboxError` if the connection is closed, if no message comes within 30 s, or if the
+        message reports that the box could not be made.
         """
         while True:
             try:

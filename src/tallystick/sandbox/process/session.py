@@ -274,7 +274,11 @@ def _read_pipe(
 
 
 def load_session(box: Box, directory: Path) -> Saved:
-    """Fill a new box from a saved session. Raise `StoreError` if that cannot be loaded."""
+    """Fill a new box from a saved session, and return it without its files.
+
+    Variables that cannot be loaded in the box are left out. Raise `StoreError` if the directory is
+    no saved session or its files cannot be put back, and `SandboxError` if the box is gone.
+    """
     try:
         text = (directory / "session.json").read_bytes()
         saved = msgspec.convert(json.loads(text), type=Saved)
@@ -500,7 +504,7 @@ class ProcessSession:
     async def load(self, directory: Path) -> Saved:
         """Load a saved session. Only for a session that has run nothing yet.
 
-        Raise `StoreError` if it cannot be loaded.
+        Raise what `load_session` raises.
         """
         async with self._turn:
             saved = await self._in_thread(lambda: load_session(self._box, directory))

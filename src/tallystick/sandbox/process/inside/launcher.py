@@ -64,10 +64,13 @@ def main() -> None:
     messages.send(host, {"found": host_check.check_layers(), "root": os.geteuid() == 0})
     with contextlib.suppress(OSError):
         cgroup.clear_left_behind(cgroup.own_group_path())
+    # The connection alone does not show that the host is gone: a process that the host forked has
+    # the other end too.
     parent = kernel.syscall(_PIDFD_OPEN, os.getppid(), 0)
     poll = select.poll()
     poll.register(host, select.POLLIN)
     poll.register(parent, select.POLLIN)
+    # A signal writes to this pipe, so the end of a box cannot be missed between two polls.
     wakes, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     poll.register(wakes, select.POLLIN)
     signal.signal(signal.SIGCHLD, lambda *_: None)

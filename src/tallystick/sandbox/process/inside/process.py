@@ -151,10 +151,10 @@ def reap() -> None:
 
 
 def sweep(spared: frozenset[int]) -> None:
-    """Kill every process that is not spared, and wait until they are dead, 2 s at most.
+    """Kill every process but the keeper and those spared, and wait for their end, 2 s at most.
 
     First one call stops all of them: no fork escapes that call, and stopped processes leave the
-    processor to the keeper.
+    processor to the keeper. Those that are spared continue at the end.
     """
     until, rest = time.monotonic() + _SWEEP_SECONDS, _REST_SECONDS
     while True:
