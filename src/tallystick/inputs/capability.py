@@ -76,7 +76,8 @@ class InputsCapability(CapabilityBase):
     ) -> Cited | None:
         """Check the answer of a recorded run against its inputs, and return the citations.
 
-        Raise `AttachmentError` if the data cannot be read.
+        They are empty if it has no answer, never None. Raise `AttachmentError` if the data cannot
+        be read.
         """
         return cite_answer(ended, started, recorded_data(started, run_attachments), run_attachments)
 

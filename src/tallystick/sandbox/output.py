@@ -70,7 +70,10 @@ class OutputStream:
 
     @property
     def whole(self) -> bytes | None:
-        """The whole stream, if it is kept in memory and is longer than the inline limit."""
+        """The whole stream, if it is kept in memory and is longer than the inline limit.
+
+        None otherwise, and if the first run of the program could not keep it.
+        """
         return bytes(self._whole or b"") if self._in_memory else None
 
     @property

@@ -104,6 +104,7 @@ class SlotRequest:
         self.granted = False
 
     def wake(self) -> None:
+        """End the wait. Without `granted`, the waiter gets no slot."""
         self._woken.set()
 
     def wait(self, seconds: float) -> None:

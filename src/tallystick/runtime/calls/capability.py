@@ -257,7 +257,7 @@ class Tools(CapabilityBase):
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Return the functions, each wrapped by the surroundings of the run."""
+        """Return the functions, each wrapped by the surroundings of the run. Never None."""
         return _ToolsOfRun([services.wrap(each) for each in self._functions])
 
 

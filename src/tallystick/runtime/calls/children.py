@@ -423,7 +423,10 @@ class ChildCall:
         return [self._end_record(begun, run, head)]
 
     def leave(self, begun: ChildBegun, *, sent: bool) -> ChildEnded:
-        """Return the end of a child that was cancelled before it recorded anything."""
+        """Return the end of a child that was cancelled before it recorded anything new.
+
+        A child that is live ends by itself at a cancel, and `send` returns its end.
+        """
         return ChildEnded(
             intent=begun.intent,
             item=begun.item,

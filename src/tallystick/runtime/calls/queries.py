@@ -373,6 +373,8 @@ class QueryCall:
         )
         if begun.prompt_ref is None:
             return now
+        # A long prompt is stored outside of its record, so it is compared by its digest. Another
+        # prompt stays in the field, and shows as the difference.
         same = digest(now.prompt.encode("utf-8", "surrogatepass")) == begun.prompt_ref.id
         return msgspec.structs.replace(
             now, prompt="" if same else now.prompt, prompt_ref=begun.prompt_ref
@@ -423,6 +425,7 @@ class QueryCall:
     async def send(self, begun: QueryAsked) -> Sequence[Record]:
         assert self._model is not None
         assert self._reserved is not None
+        # Anew: the time of the wait for a place is not that of the call.
         self._since = time.monotonic()
         reply = await self._door.ask(
             self._model,
@@ -481,6 +484,7 @@ class QueryCall:
     async def completed(self, ended: QueryOutcome) -> QueryOutcome:
         if not isinstance(ended, QueryReplied) or ended.text_ref is None:
             return ended
+        # A reply that came just now is at hand; a recorded one is read.
         if self._text is None:
             raw = self._models.run_attachments.read(ended.text_ref)
             self._text = raw.decode("utf-8", "surrogatepass")

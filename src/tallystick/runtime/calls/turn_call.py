@@ -144,6 +144,7 @@ class TurnCall:
         try:
             messages = with_pictures(self._messages, self._asked.read)
         except AttachmentError as error:
+            # Nothing was sent. As a failure of the call it is recorded, and costs nothing.
             missing = ModelError(reason="invalid_request", message=str(error), billed=False)
             return [
                 self._failure_record(missing, self._door.settle_failure(self._reserved, missing))

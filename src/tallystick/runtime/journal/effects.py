@@ -143,15 +143,25 @@ class Effect(Protocol, Generic[Begun, Ended]):
         ...
 
     def record_unsent(self, found: Found) -> tuple[Begun, Ended]:
-        """Return beginning and outcome of the attempt after one that was left. Send nothing."""
+        """Return beginning and outcome of the attempt after one that was left. Send nothing.
+
+        `found` is the reply that was found, or `Decision.ABANDON`.
+        """
         ...
 
     def count_served(self, begun: Begun | None, ended: Ended) -> None:
-        """Count the cost of an attempt whose outcome is on record."""
+        """Count the cost of an attempt whose outcome is on record. In a replay, count nothing.
+
+        Called once, before the attempt is compared. `begun` is None if it has no beginning.
+        """
         ...
 
     async def completed(self, ended: Ended) -> Ended:
-        """Return the outcome with its long text, which is stored outside of the record."""
+        """Return the outcome with its long text, which is stored outside of the record.
+
+        Called last, once for each attempt that has an outcome. Raise `AttachmentError` if the text
+        cannot be read.
+        """
         ...
 
 
@@ -184,7 +194,10 @@ class HostEffect(Protocol):
         ...
 
     def make(self) -> bytes | Awaitable[bytes]:
-        """Make the call, note its answer, and return it."""
+        """Make the call, note its answer, and return it. A refused call is answered with its error.
+
+        The answer of an effect is committed before it is returned.
+        """
         ...
 
     def answer_decided(self, found: Found) -> bytes:

@@ -86,6 +86,7 @@ class Journal:
 
     @property
     def is_replay(self) -> bool:
+        """True if nothing is written. Known once `open` was called, or the run is driven."""
         return self._writer is None
 
     @property

@@ -69,7 +69,7 @@ def _start(clock: str | datetime.datetime | None, zone: datetime.tzinfo | None) 
 
 
 def _zone(name: str) -> zoneinfo.ZoneInfo | None:
-    """Return a time zone by its name, None for UTC."""
+    """Return a time zone by its name, None for UTC. Raise `UsageError` for an unknown one."""
     if name == UTC:
         return None
     try:

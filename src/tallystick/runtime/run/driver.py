@@ -145,7 +145,11 @@ class Driver:
         return self._state
 
     async def _perform_all(self) -> None:
-        """Perform every intent of the machine, until it has none."""
+        """Perform every intent of the machine, until it has none.
+
+        A deadline, a refusal by policy and a broken sandbox end the run, unless this is a replay of
+        something else: then a broken sandbox is raised. A cancel ends the run and is raised.
+        """
         try:
             self._pass_on()
             while self._next:
@@ -210,7 +214,10 @@ class Driver:
             raise left
 
     async def _prepare_end(self) -> asyncio.CancelledError | None:
-        """Await `before_end`. Return a cancel that came meanwhile: the end is written first."""
+        """Await `before_end`. Return a cancel that came meanwhile: the end is written first.
+
+        Return None without a cancel. Raise what `before_end` raises.
+        """
         left: asyncio.CancelledError | None = None
         if self._hooks.before_end is None or not self._journal.may_end:
             return left

@@ -161,7 +161,11 @@ def shared_records(run: str, records: Sequence[Record], turn: int) -> Sequence[R
 
 
 def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
-    """Return the number of records up to the end of a turn: those before the next turn's call."""
+    """Return the number of records up to the end of a turn: those before the next turn's call.
+
+    After the last turn, the end of the run is not among them. Raise `UsageError` if the run does
+    not have that turn.
+    """
     turns = [each.turn for each in records if isinstance(each, AskModel)]
     last = max(turns, default=0)
     if not 0 <= turn <= last:

@@ -86,7 +86,10 @@ async def _replay(
     *,
     timeout_ms: int | None,
 ) -> ReplayReport:
-    """Drive the run on its record, and report the first difference."""
+    """Drive the run on its record, and report the first difference.
+
+    Raise `ReplayStopped` if it was stopped before one.
+    """
     records, started = history.records, history.records[0]
     assert isinstance(started, RunStarted)
     assembled = await assemble(

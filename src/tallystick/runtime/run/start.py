@@ -88,7 +88,7 @@ async def start_in(
     around: Surroundings = NOTHING_AROUND,
     caller: Caller | None = None,
 ) -> tuple[Run, Head, RefusedCall | None]:
-    """Run a goal that `door` pays for. Return its result, its head, and the refused call, if any.
+    """Run a goal that `door` pays for. Return its result, its head, and the refused call or None.
 
     `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
     Raise `UsageError` for a request that cannot be, before anything of it is written, and

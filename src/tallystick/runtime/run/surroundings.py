@@ -175,7 +175,9 @@ class PlacedRun(Protocol):
     """A run that is started inside a step. A context manager around the run."""
 
     @property
-    def run(self) -> str: ...
+    def run(self) -> str:
+        """The id of the run, new or recorded."""
+        ...
 
     @property
     def is_recorded(self) -> bool:

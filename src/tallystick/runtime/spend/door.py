@@ -427,7 +427,10 @@ class ModelDoor:
 
 
 def _loop_time(ends_at: float) -> float | None:
-    """Return a moment of the monotonic clock as one of the running loop's clock."""
+    """Return a moment of the monotonic clock as one of the running loop's clock.
+
+    None for infinity. A moment that has passed is now.
+    """
     if ends_at == math.inf:
         return None
     return asyncio.get_running_loop().time() + max(0.0, ends_at - time.monotonic())

@@ -354,7 +354,10 @@ class RunScopes:
                 place.scope_tree.tree.spend(place.scope, used, below=below)
 
     def overrun(self) -> BudgetOverrun | None:
-        """Return the refusal of a scope in which a call cost more than it reserved, if any."""
+        """Return the refusal of the nearest scope in which a call cost more than it reserved.
+
+        Return None if there is none in a tree. The shared scope is not asked.
+        """
         for place in self._places:
             with place.scope_tree.lock:
                 refusal = place.scope_tree.tree.refusal(place.scope, Amount(), usd_waived=True)

@@ -169,7 +169,10 @@ class Launcher:
             self._stop()
 
     def _connect(self) -> socket.socket:
-        """Return the connection to the launcher; start it if it does not run."""
+        """Return the connection to the launcher; start it if it does not run.
+
+        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
+        """
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
         self._stop()

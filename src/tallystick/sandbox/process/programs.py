@@ -259,7 +259,7 @@ class ProcessPrograms:
         """Undo the changes of a program that was stopped from outside; return what happened.
 
         Without a saved state, the files stay as they are. If the box no longer works, open a new
-        one with the files that were stored last.
+        one with the files that were stored last. Raise what `_open_with` raises.
         """
         if self._has_before:
             try:
@@ -296,7 +296,11 @@ class ProcessPrograms:
             return ExecutionResult(exit_code=1, error=failure)
 
     async def _snapshot(self, name: str) -> str:
-        """Take a snapshot, in place of one with this name. Return the text for the program."""
+        """Take a snapshot, in place of one with this name. Return the text for the program.
+
+        Raise `InvalidName` for an unusable name, and what `ProcessSession.snapshot` raises. The old
+        snapshot is then gone.
+        """
         check_snapshot_name(name)
         if name == _BEFORE:
             raise InvalidName(what="snapshot name", given=name, why="it is the run's own")

@@ -450,8 +450,8 @@ class ProcessSession:
     async def restore(self, name: str) -> SnapshotId:
         """Restore a snapshot of this session, by its name or by `name:id`.
 
-        Processes that are still running are ended. Raise `SnapshotNotFound` if there is no such
-        snapshot, and `SandboxError` if it fails.
+        Processes that are still running are ended. Later snapshots stay. Raise `SnapshotNotFound`
+        if there is no such snapshot, and `SandboxError` if it fails.
         """
         async with self._turn:
             kept = self._find(name)
@@ -653,6 +653,8 @@ class ProcessSession:
         """Run `run` in a program thread, with its output, limits and cancellation token.
 
         If the box has ended as a whole, return the result `trap`. Otherwise raise `SandboxError`.
+        Raise `UsageError` if the session is closed or the token is in use. Output of a program
+        without a result is removed.
         """
         async with self._turn:
             if self._closed:

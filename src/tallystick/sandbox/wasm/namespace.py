@@ -314,7 +314,7 @@ class Namespace:
         """Call the guest for ourselves, without host calls, and add the call to the journal.
 
         Raise `GuestBroken` if the guest fails, asks the host, or replies with something else. The
-        instance is dropped then.
+        instance is dropped then. Raise as `live_instance` does.
         """
         return self._call(self.live_instance(), kind, payload)
 
