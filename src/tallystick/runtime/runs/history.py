@@ -336,10 +336,9 @@ def _references(value: object) -> Iterator[AttachmentRef]:
 
 
 def spent_so_far(ledger: Ledger, run: str) -> Charge:
-    """Return what a run has spent so far, with the tokens that its open calls have reserved.
+    """Return what a run has spent so far, with what its open calls have reserved.
 
     For a run that has ended, this is its recorded charge. If the run cannot be read, it is empty.
-    The money that open calls have reserved is not in it.
     """
     try:
         records = list(records_of(ledger, run))
@@ -352,7 +351,12 @@ def spent_so_far(ledger: Ledger, run: str) -> Charge:
         total += _charge(record)
     for call in open_calls(records):
         if isinstance(call, AskModel | QueryAsked) and call.reserved is not None:
-            total += Charge(tokens_in=call.reserved.tokens_in, tokens_out=call.reserved.tokens_out)
+            total += Charge(
+                usd=call.reserved.usd,
+                tokens_in=call.reserved.tokens_in,
+                tokens_out=call.reserved.tokens_out,
+                model_calls=1,
+            )
     return total
 
 
