@@ -217,7 +217,10 @@ def describe_text(
 
 
 def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
-    """Describe a text on the host, one of `count` in its variable, with excerpts."""
+    """Describe a text on the host, one of `count` in its variable, with excerpts.
+
+    In a variable of more than 20 texts, the functions that search it are left out.
+    """
     name = spelling_of(of, key)
     parts = _sample(text, count=count)
     if count > _NAMES_SHOWN:

@@ -412,7 +412,7 @@ def _copy_recoded(pieces: Pieces, encoding: str) -> HostText:
 def _picture(head: bytes, size: int, name: str) -> str | None:
     """Return the media type of a picture; None if it is not one.
 
-    Raise `UsageError` for a picture that is too large, or whose size cannot be read.
+    Raise `UsageError` for a picture of over 20,000,000 bytes, or whose size cannot be read.
     """
     media_type = sniffed(head, whole=len(head) == size)
     if media_type not in PICTURES:

@@ -77,7 +77,7 @@ _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
 def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None:
-    """Raise `UsageError` if the strategy is unknown, or is direct and the texts are too long.
+    """Raise `UsageError` if the strategy is unknown, or is direct and the texts are over 4 MB.
 
     Only their sizes are compared: the texts are not read here, since they may be long.
     """

@@ -212,8 +212,9 @@ class HostTable:
     def serve(self, call: HostCall, handed: object = None) -> bytes | Awaitable[bytes]:
         """Answer one call with an encoded reply, or with an awaitable of one.
 
-        Mistakes of the program, and failures of a function, are error replies. Raise only errors of
-        the record itself (`_NOT_THE_PROGRAMS`). `handed` is passed as the first argument to
+        Mistakes of the program, and failures of a function, are error replies. So is a request with
+        over 50,000 lists and dictionaries. Raise only errors of the record itself
+        (`_NOT_THE_PROGRAMS`), also from the awaitable. `handed` is passed as the first argument to
         functions that ask for it.
         """
         # A container takes two bytes, but costs the decoder far more, and it holds the interpreter

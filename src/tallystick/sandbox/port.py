@@ -470,8 +470,9 @@ def read_report(result: bytes | None, *, bytes_max: int | None = None) -> Progra
     """Read the report of the interpreter; return None if the bytes are no such report.
 
     A program can forge it, so its texts are cut to the length that the interpreter itself would
-    send. With `bytes_max`, the rest of the output limit, they are cut to that as well; an error
-    always keeps its first kilobyte. The answer is not cut.
+    send: about 256 KiB of a value, and 64 KiB of an error. With `bytes_max`, the rest of the output
+    limit, they are cut to that as well; an error always keeps its first kilobyte. The answer is not
+    cut.
     """
     try:
         said = _read(result or b"")
@@ -511,6 +512,7 @@ _ERROR_BYTES_LEAST, _ERROR_BYTES_MAX = 1_024, 4 * 16_384 + 100
 def metadata_of(said: ProgramReport | None, *, finished: bool) -> dict[str, object]:
     """Return the metadata of a result from the interpreter's report; empty without a report.
 
+    Lists have at most 100 names of 200 characters, the assigned variable 4,000 characters of each.
     The assigned variable and the answer count only if the program reached its own end, `finished`.
     """
     metadata: dict[str, object] = {}

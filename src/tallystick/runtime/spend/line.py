@@ -49,7 +49,10 @@ class Waiter:
         self._called.clear()
 
     def next_pause(self) -> float:
-        """Return the seconds until the next look at what another process holds."""
+        """Return the seconds until the next look at what another process holds.
+
+        It doubles with each call, from 0.02 to 1.
+        """
         pause = self._pause
         self._pause = min(2 * pause, _LOOK_AGAIN_S_MAX)
         return pause

@@ -187,7 +187,8 @@ class KeptStates:
 def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
     """Write the files of a state to a directory of ours, which is made here or is empty.
 
-    Raise `StoreError` if a content is missing, a path is malformed, or a limit is passed. Raise
+    Raise `StoreError` if a content is missing, a path is malformed, or the state has over 32 MiB or
+    20,000 entries. Raise
     `OSError`, `OverflowError` or `ValueError` if an entry cannot be made so. What was written until
     then stays. Directories stay open to their owner.
     """
@@ -306,7 +307,7 @@ async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ())
 def _read_listing(raw: bytes) -> Listing:
     """Parse the listing that a box wrote. Raise `ValueError` if it is malformed.
 
-    Entries beyond the limits, and entries of other kinds, go to `other`.
+    Entries after the first 20,000, with a path of over 3,500 bytes, or of other kinds go to `other`.
     """
     count, _, rest = raw.partition(b"\0")
     # At most as many entries as bytes, so that a forged count cannot cost more than what was sent.

@@ -112,7 +112,8 @@ class Launcher:
     def start(self) -> Mapping[str, str | None]:
         """Start the launcher if it does not run. Return each layer with None, or why it is missing.
 
-        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
+        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start
+        within 30 s.
         """
         with self._guard:
             self._connect()
@@ -132,7 +133,7 @@ class Launcher:
         """Make a box, and return it when its keeper is ready. Raise `SandboxError` if that fails.
 
         `order` is a message of `settings.order_of`. Start the launcher if it does not run; raise
-        what `start` raises.
+        what `start` raises. The keeper has 30 s to be ready. A box that fails is closed.
         """
         ours, theirs = messages.pair()
         life, alive = os.pipe2(os.O_CLOEXEC)

@@ -362,7 +362,8 @@ class Program(_Invocation):
     def _on_channel(self, event: int) -> None:
         """Answer the frames that have arrived. Raise `Ended` if the connection is closed.
 
-        Raise `BadPointer` for a frame that breaks the rules, or for answers that are never read.
+        Raise `BadPointer` for a frame that breaks the rules, or at a call while over 64 MiB of
+        answers are not read. Nothing is read after the result.
         """
         assert self._channel is not None
         if event & select.POLLOUT:

@@ -175,7 +175,7 @@ def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int
     """Write a session to a new directory, whole or not at all.
 
     Raise `UsageError` if the directory exists, `SandboxError` if the box fails or sends more than
-    `bytes_max` of files, and `StoreError` if writing fails.
+    `bytes_max` of files or 256 MiB of variables, and `StoreError` if writing fails.
     """
     if directory.exists():
         raise UsageError(f"{directory} already exists; name a new directory")
@@ -219,7 +219,7 @@ def read_listing(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
     """Return the listing of the working directory that the box writes.
 
     `known` has a line for each file whose content is not wanted. Raise `SandboxError` if the box
-    fails, or sends too much.
+    fails, or sends over 64 MiB more than the `bytes_max` of the order.
     """
     written = bytearray()
     with open(os.memfd_create("known"), "w+b") as file:

@@ -162,7 +162,10 @@ class Journal:
 
     @property
     def long(self) -> bool:
-        """True if a checkpoint is cheaper than repeating the entries."""
+        """True if a checkpoint is cheaper than repeating the entries, by their fuel and answers.
+
+        Those are over 1,500,000,000 units, or over 8 MiB.
+        """
         return self._fuel > _FUEL_MAX or self._bytes > _ANSWER_BYTES_MAX
 
     def append(self, entry: Entry) -> None:

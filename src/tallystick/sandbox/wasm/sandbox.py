@@ -69,7 +69,8 @@ _NATIVE = (".so", ".pyd", ".dylib", ".dll")
 def check_wheel(data: bytes, *, name: str) -> None:
     """Raise `UsageError` with the reason if the bytes are not a pure-Python wheel within limits.
 
-    Nothing is unpacked here.
+    Those are 64 MiB, 256 MiB unpacked, 20,000 files, and 4 MiB of their names. Nothing is unpacked
+    here.
     """
     why = _wheel_problem(data)
     if why is not None:
@@ -285,7 +286,11 @@ class WasmSession:
         host: Host,
         output: ProgramOutput,
     ) -> ExecutionResult:
-        """Run a prepared program in this thread, and keep or discard the instance afterwards."""
+        """Run a prepared program in this thread, and keep or discard the instance afterwards.
+
+        It is discarded if the program did not end by itself, or the host failed. A broken
+        interpreter is a result, with the stop `trap`.
+        """
         namespace = self._namespace
         seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:

@@ -187,7 +187,7 @@ class Keeper:
         """Return the next message of a process, and answer requests for shared memory meanwhile.
 
         The process itself may be waiting for such memory. Raise `ConnectionLost` if no message
-        comes in time.
+        comes in time, by default 3 s.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:

@@ -123,8 +123,9 @@ def start(
 def copy_of(process: Process, message: dict[str, Any], more: list[int]) -> Process:
     """Let a waiting interpreter fork a copy of itself, and return the copy.
 
-    `message` says what the copy does, and `more` are descriptors for it. Raise `TooManyProcesses`
-    if the box may have no more processes, and `ConnectionLost` if there is no answer.
+    `message` says what the copy does, and `more` are descriptors for it, which stay open here.
+    Raise `TooManyProcesses` if the box may have no more processes, and `ConnectionLost` if there is
+    no answer within 3 s.
     """
     ours, theirs = messages.pair()
     try:
