@@ -89,8 +89,8 @@ def input_fields(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
 def recorded_data(started: RunStarted, run_attachments: RunAttachments) -> RunData:
     """Return the data of a recorded run. Each text that is read is checked against its digest.
 
-    Texts of the guest are read at once, those of the host when they are opened. Raise
-    `AttachmentNotFound` or `AttachmentCorrupt` if one is gone or damaged.
+    All of them are read here once, so this takes a while for long ones. Raise `AttachmentNotFound`
+    or `AttachmentCorrupt` if one is gone or damaged.
     """
     values: dict[str, object] = dict(started.values)
     for each in started.inputs:

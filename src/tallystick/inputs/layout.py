@@ -57,9 +57,9 @@ class InputLayout:
 def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
     """Return the layout of the inputs. Their description depends a little on the question.
 
-    Texts for the guest are read whole. Without texts, the layout is empty. At most four
-    texts are described, in equal shares of the first four variables. Raise `UsageError` if
-    two texts of a variable have the same name.
+    Texts for the guest are read whole. Without texts, the layout is empty. At most four texts are
+    described, in equal shares of the first four variables. Raise `UsageError` if two texts of a
+    variable have the same name.
     """
     variables = _by_variable(inputs)
     if not variables:

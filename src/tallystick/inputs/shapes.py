@@ -54,7 +54,8 @@ def about_time(question: str) -> bool:
 def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
     """Return one remark on a column of dates; an empty list if it is not one.
 
-    It is one if 90 % of about 200 cells that are not empty are dates of one form, and nothing else.
+    It is one if 90 % of a sample of its filled cells are dates of one form, and nothing else. Dates
+    in which day and month cannot be distinguished give no remark.
     """
     found = _date_form([cell for cell in column if cell], whole=True)
     if found is None:
@@ -75,7 +76,8 @@ def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
 def dates_in_lines(lines: Sequence[str]) -> list[str]:
     """Return one remark on the dates inside lines; an empty list if there are none.
 
-    There are if 90 % of about 200 lines that are not empty have a date of one form.
+    There are if 90 % of a sample of the filled lines have a date of one form. Dates in which day
+    and month cannot be distinguished give no remark.
     """
     found = _date_form([line for line in lines if line], whole=False)
     if found is None:

@@ -445,7 +445,10 @@ def encoded_reply(value: object) -> bytes:
 
 
 def json_reply(value: object) -> bytes:
-    """Encode a JSON value as a reply. Raise an error of msgspec, or `TypeError`, for another."""
+    """Encode a JSON value as a reply.
+
+    Raise `TypeError`, `ValueError`, `RecursionError` or an error of msgspec for any other value.
+    """
     return b"0" + _encode(value)
 
 

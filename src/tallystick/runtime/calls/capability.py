@@ -141,7 +141,8 @@ class RunCapability:
     def refuse(self, call: Call) -> TallystickError | None:
         """Return the error for a call that a program may not make now, None if it may.
 
-        Called once for each new call, in the thread of the program, never for one on record.
+        Called for each new call, in the thread of the program. A call whose answer is on record was
+        allowed then, and is not asked about again.
         """
         return None
 
@@ -162,10 +163,16 @@ class RunCapability:
 
 
 class Capability(Protocol):
-    """A capability that a client gives to its runs. There is one object for each client."""
+    """A capability that a client gives to its runs.
+
+    One object serves one call of the client: a run, with all child runs inside it. Children start
+    side by side, so what belongs to one run is in its `RunCapability`.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The key of its data in the fields `given` and `notes` of records."""
+        ...
 
     @property
     def for_children(self) -> bool:
@@ -175,8 +182,9 @@ class Capability(Protocol):
     def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return fields for the start of a new run. Raise `UsageError` if the request is wrong.
 
-        Called once for each new run, before anything of it is written. A capability without a field
-        of its own returns `given`, a mapping with its name as the key.
+        Called once for each new run, before anything of it is written, and for an estimate, with
+        attachments in memory. A capability without a field of its own returns `given`, a mapping
+        with its name as the key.
         """
         ...
 

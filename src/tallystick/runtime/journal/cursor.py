@@ -87,7 +87,7 @@ class Cursor:
     def ends_here(self) -> bool:
         """True if at most two records are left: an end has two, its receipt and `RunEnded`.
 
-        Calls of programs that are left to repeat do not count.
+        Model calls and children of programs do not count.
         """
         return len(self._records) - self._place <= 2
 

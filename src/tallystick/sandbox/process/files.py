@@ -307,7 +307,8 @@ async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ())
 def _read_listing(raw: bytes) -> Listing:
     """Parse the listing that a box wrote. Raise `ValueError` if it is malformed.
 
-    Entries after the first 20,000, with a path of over 3,500 bytes, or of other kinds go to `other`.
+    Entries after the first 20,000, with a path of over 3,500 bytes, or of other kinds go to
+    `other`.
     """
     count, _, rest = raw.partition(b"\0")
     # At most as many entries as bytes, so that a forged count cannot cost more than what was sent.
