@@ -410,7 +410,8 @@ class Session:
     ) -> Run:
         """Run a goal as `run` does, for callers that await.
 
-        Async functions of the caller run on the caller's loop.
+        Async functions of the caller run on the caller's loop. If the waiting task is cancelled,
+        the run is cancelled too. It records its end, which this does not wait for.
         """
         request = self._request(
             goal,
@@ -487,7 +488,7 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
-        """Resume a run as `resume` does, for callers that await."""
+        """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
 
         request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
@@ -507,8 +508,9 @@ class Session:
     ) -> Run:
         """Start a run that shares the first `turn` turns of another, and return its result.
 
-        The shared part is not paid again. The next turns ask this client's model. `limits` are for
-        the whole run, with the shared part; None keeps those of the other run. Raise `RunNotFound`,
+        The shared part is not paid again. With 0, only the start is shared. The next turns ask this
+        client's model. `limits` are for the whole run, with the shared part; None keeps those of
+        the other run, and so for `temperature`. Raise `RunNotFound`,
         or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn.
         """
         from tallystick.runtime.run.fork import ForkRequest
@@ -543,10 +545,11 @@ class Session:
         return replayed_steps(self._context(), chain)
 
     def close(self) -> None:
-        """Close models, sandboxes and stores, and cancel what still runs.
+        """Close the models, sandboxes and stores that were opened here; cancel what still runs.
 
-        A ledger in memory that was given stays open. Closing twice is harmless. Afterwards `run`,
-        `resume`, `fork` and `replay` raise `UsageError`. Do not call it on the client's own loop.
+        What was given stays open, except models given as `owned`. Each run that is cancelled
+        records its end, for which this waits up to 10 seconds. Closing twice is harmless.
+        Afterwards `run`, `resume`, `fork` and `replay` raise `UsageError`.
         """
         self._closed = True
         self._by_name.clear()

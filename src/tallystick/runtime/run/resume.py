@@ -389,7 +389,8 @@ def _is_free(model_door: ModelDoor, find_model: FindModel, name: str) -> bool:
 def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
     """Return the function that finds the reply to an earlier call.
 
-    It asks `lookup` if that was given, else the `lookup` method of the model, if it has one.
+    It asks `lookup` if that was given, else the `lookup` method of the model. It returns `UNKNOWN`
+    for a model that has none, or that programs may not ask here.
     """
 
     async def find(name: str, key: str) -> ModelReply | Lookup:

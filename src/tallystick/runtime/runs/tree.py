@@ -384,7 +384,10 @@ def _open_in(records: Sequence[Record]) -> list[str]:
 def _node(
     ledger: Ledger, run: str, row: RunRow | None, *, depth: int
 ) -> tuple[Node, RunNode, list[str]]:
-    """Return a run, its counts, and the ids of the runs that it began."""
+    """Return a run, its counts, and the ids of the runs that it began, in order.
+
+    Raise `LedgerError` if it cannot be read. A pruned one began no runs that can be known.
+    """
     try:
         records = whole_records(ledger, run)
     except ResumeRefused:

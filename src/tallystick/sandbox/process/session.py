@@ -243,8 +243,8 @@ def _read_pipe(
 ) -> None:
     """Let the box write into a pipe, and pass what arrives to `take`, up to its end.
 
-    `more` are further descriptors for the box. Raise `SandboxError` if nothing arrives within 60 s,
-    or more than `bytes_max`; what the box started for this is ended then.
+    `more` are further descriptors for the box. Raise `SandboxError` if it pauses once 60 s are
+    over, or sends more than `bytes_max`; what the box started for this is ended then.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     until, count = time.monotonic() + _SECONDS, 0
