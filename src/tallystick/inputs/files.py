@@ -303,7 +303,7 @@ def expand_name(named: str) -> Iterator[Path]:
     """Yield the files of a name: the file itself, those below a directory, or those that match.
 
     Below a directory, hidden files and folders are skipped, and links to directories are not
-    followed. Raise `UsageError` if the name is empty, if there is no file, or if a link to a file
+    followed. Directories that match a pattern are left out. Raise `UsageError` if the name is empty, if there is no file, or if a link to a file
     leads out of the directory.
     """
     if not named:

@@ -46,8 +46,8 @@ async def decide(
 ) -> Decisions:
     """Return a decision for every call that is open.
 
-    `model` is the model of the run, `policy` decides where the outcome is unknown, `functions` are
-    the tools by name, and `free` says of a model by name whether it sends no bill. A native program
+    `model` is the model of the run, and `policy` decides where the outcome is unknown. `functions`
+    are the tools by name. `free` says of a model by name whether it sends no bill. A native program
     is always left to the policy. Raise `RunInDoubt` with all undecided calls if the policy is
     "halt", and `UsageError` if `find_reply` returns something else. Errors of lookups are raised.
     """

@@ -107,8 +107,8 @@ def host_function(
 def check_functions(functions: Iterable[object]) -> set[str]:
     """Return the names of functions.
 
-    Raise `UsageError` for one that is not a host function, for two with one name, and for a name
-    that is also the group of another, as `a` and `a.b` are.
+    Raise `UsageError` for one that is not a host function, and for two with one name. The same for
+    a name that is also the group of another, as with `a` and `a.b`.
     """
     names: set[str] = set()
     for each in functions:

@@ -301,9 +301,9 @@ class Queries:
     ) -> object:
         """Return the answer to one item, or its `QueryProblem`.
 
-        A failure that may pass is repeated up to `retries` times, after 250 ms, doubled each time,
-        or after the time that the provider names if that is longer. A reply that does not match the
-        schema is repaired once.
+        A failure that may pass is repeated up to `retries` times. The wait before that is 250 ms,
+        doubled each time, or what the provider asks for if that is longer. A reply that does not
+        match the schema is repaired once.
         """
         repaired = False
         failures = 0

@@ -46,7 +46,7 @@ class Journal:
     """The records of one run, compared and appended. Without `open` it writes nothing: a replay.
 
     A method that takes a record raises `ResumeDiverged` if a resumed run makes another record than
-    the next one, and again for the first new record after that. A replay notes the first difference
+    the next one. After that, it raises it again for the first new record. A replay notes the first difference
     in `first`. It raises `RecordEnds` where the record stops, but notes a program's call there as a
     difference. A new record raises what the ledger raises.
     """

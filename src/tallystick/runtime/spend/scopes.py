@@ -457,8 +457,8 @@ class MoneyWait:
     def stays(self, error: BudgetExhausted | BudgetUnpriced) -> bool:
         """Join the line after a refusal, and return True; return False if the refusal is final.
 
-        It is final after an overrun, without a price, at the end of the time, in a scope that has
-        ended, or if for the second time no call holds the money.
+        It is final after an overrun, without a price, at the end of the time, and in a scope that
+        has ended. It is also final if for the second time no call holds the money.
         """
         if isinstance(error, BudgetOverrun) or not isinstance(error, BudgetExhausted):
             # After an overrun, every further call is refused, whatever is given back.

@@ -214,8 +214,9 @@ class ProcessPrograms:
         """Run a program: Python, bash, or one that takes or restores a snapshot.
 
         `attempted` is called for each connection that it tries. If the program is stopped from
-        outside, its changes are undone, and the error says so. A program that cannot be started, as
-        a command with a NUL, is a result too. Raise `SandboxError` if the sandbox fails.
+        outside, its changes are undone as far as possible, and the error says what was. A program
+        that cannot be started, as a command with a NUL, is a result too. Raise `SandboxError` if
+        the sandbox fails, and what `open` raises if the box is replaced.
         """
         self._program, self._on_attempt = program.intent, attempted
         if program.kind == "snapshot":

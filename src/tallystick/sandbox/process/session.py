@@ -174,8 +174,8 @@ class _Variables(msgspec.Struct, frozen=True):
 def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
     """Write a session to a new directory, whole or not at all.
 
-    Raise `UsageError` if the directory exists, `SandboxError` if the box fails or sends more than
-    `bytes_max` of files or 256 MiB of variables, and `StoreError` if writing fails.
+    Raise `UsageError` if the directory exists, and `StoreError` if writing fails. Raise
+    `SandboxError` if the box fails, or sends over `bytes_max` of files or 256 MiB of variables.
     """
     if directory.exists():
         raise UsageError(f"{directory} already exists; name a new directory")

@@ -230,6 +230,7 @@ def _be_keeper(order: dict[str, Any], host: socket.socket, ready: int) -> None:
         kernel.set_name("tally-keeper")
         kernel.no_new_privileges()
         kernel.set_dumpable(False)
+        # Again, because a change of the user undoes it.
         kernel.die_with_parent(signal.SIGKILL)
         Keeper(
             host,
