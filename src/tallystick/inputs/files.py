@@ -303,8 +303,8 @@ def expand_name(named: str) -> Iterator[Path]:
     """Yield the files of a name: the file itself, those below a directory, or those that match.
 
     Below a directory, hidden files and folders are skipped, and links to directories are not
-    followed. Directories that match a pattern are left out. Raise `UsageError` if the name is empty, if there is no file, or if a link to a file
-    leads out of the directory.
+    followed. Directories that match a pattern are left out. Raise `UsageError` if the name is
+    empty, if there is no file, or if a link to a file leads out of the directory.
     """
     if not named:
         raise UsageError("-f: an empty name; a variable in it may not be set")

@@ -46,9 +46,9 @@ class Journal:
     """The records of one run, compared and appended. Without `open` it writes nothing: a replay.
 
     A method that takes a record raises `ResumeDiverged` if a resumed run makes another record than
-    the next one. After that, it raises it again for the first new record. A replay notes the first difference
-    in `first`. It raises `RecordEnds` where the record stops, but notes a program's call there as a
-    difference. A new record raises what the ledger raises.
+    the next one. After that, it raises it again for the first new record. A replay notes the first
+    difference in `first`. It raises `RecordEnds` where the record stops, but notes a program's call
+    there as a difference. A new record raises what the ledger raises.
     """
 
     def __init__(self, history: History, *, run: str) -> None:

@@ -280,7 +280,7 @@ def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
 
 
 def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
-    """Yield each attachment that the record of an entry refers to.
+    """Yield each attachment that the record of an entry refers to, without snapshots.
 
     The search is in the decoded record, where a reference has its own type. In the JSON, a report
     of a model's server or the output of a program could look like a reference. An entry that cannot

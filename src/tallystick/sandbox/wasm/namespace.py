@@ -451,6 +451,7 @@ class Namespace:
 def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -> None:
     """Raise `SnapshotMismatch` for pages that would be written outside of the guest's memory.
 
+    Raise it too for an image that needs too much memory, or has other globals than the guest.
     Images are checked here because they may come from any store.
     """
     if image.memory_bytes > memory_bytes_max:

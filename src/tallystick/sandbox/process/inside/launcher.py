@@ -42,7 +42,10 @@ _ENCODINGS = ("ascii", "latin-1", "utf-8-sig", "idna")
 
 
 def main() -> None:
-    """Serve the host that started this process, until it is gone."""
+    """Serve the host that started this process, until it is gone or closes the connection.
+
+    The boxes end with this process.
+    """
     host = socket.socket(fileno=int(sys.argv[1]))
     prelude = sys.argv[2]
     kernel.set_name("tally-launcher")
