@@ -320,6 +320,7 @@ class RunAttachments:
             if self._put_bytes + len(raw) > PUT_BYTES_TOTAL_MAX:
                 raise UsageError(f"a run keeps at most {PUT_BYTES_TOTAL_MAX:,} bytes")
             # Counted before the bytes are stored: parallel puts must not pass the limit together.
+            # A put that then fails counts too.
             self._puts += 1
             self._put_bytes += len(raw)
         ref = self.keep(raw, media_type=_text_or_none(media_type), label=_text_or_none(label))

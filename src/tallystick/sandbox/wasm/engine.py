@@ -278,6 +278,7 @@ class CodeCache:
         """Create the directory, for this user alone. Return why it cannot be used, or None."""
         try:
             make_private(self._directory)
+            # Not through a link, whose target may be another user's.
             status = os.lstat(self._directory)
         except OSError as error:
             return f"{self._directory}: {error.strerror or error}"
