@@ -22,8 +22,8 @@ PlacedText = tuple[str, str | None, Shape]
 def program_over(placed: Sequence[PlacedText]) -> str:
     """Return a first program over these texts, at least one.
 
-    It joins the first two tables that share a column. Otherwise it looks at the first text that is
-    not empty, or at the first.
+    It joins the first two tables that can be joined on a column. Otherwise it looks at the first
+    text that is not empty, or at the first.
     """
     joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:

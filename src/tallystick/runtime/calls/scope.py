@@ -80,7 +80,10 @@ class Call:
         return self.scope.outputs
 
     def inside(self, name_outside: str) -> Call:
-        """Return a call that a script makes while this one is served."""
+        """Return a call that a script makes while this one is served, with a key of its own outside.
+
+        It has the same number on record, and shares the notes.
+        """
         return Call(
             self.scope,
             self.key,

@@ -146,8 +146,8 @@ class Cursor:
     def compare_end(self, ended: Sequence[Record]) -> Divergence | None:
         """Compare the end that `continuation` took with the end that the run would have now.
 
-        Return the first difference, None if they are equal or no end was taken. The end that was
-        taken is forgotten, so it is compared once.
+        Return the first difference, None if they are equal. The end that was taken is forgotten, so
+        it is compared once. Raise `ValueError` if none was taken.
         """
         before, self._end = self._end, ()
         pairs = zip(before, ended, strict=True)

@@ -200,9 +200,9 @@ def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
 
 
 def is_unsent(ledger: Ledger, hold: Hold) -> bool:
-    """Return True if a dead process made this reservation and sent nothing.
+    """Return True if a dead process made this reservation, and its run has no entry or is gone.
 
-    A call is recorded before it is sent, so a run without an entry has sent nothing.
+    Nothing was sent for it then: a call is recorded before it is sent.
     """
     if not hold.owner_dead:
         return False

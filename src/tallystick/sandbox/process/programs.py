@@ -246,7 +246,7 @@ class ProcessPrograms:
         """Save the state inside the box, in place of the last one, to undo the next program.
 
         If the box refuses, the program cannot be undone. That happens, for example, if a background
-        process has a file open for writing.
+        process has a file open for writing. Raise `SandboxError` if the last one cannot be deleted.
         """
         box = self._open_box()
         if self._has_before:

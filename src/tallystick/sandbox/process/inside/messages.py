@@ -132,7 +132,7 @@ def read_frame(sock: socket.socket) -> tuple[int, bytes]:
 
 
 def write_frame(sock: socket.socket, kind: int, body: bytes) -> None:
-    """Send a frame, and wait until the other side takes it. Raise `OSError` if it is gone."""
+    """Send a frame; wait while its buffer is full. Raise `OSError` if the other side is gone."""
     head = _pack(kind, _len(body))
     # A short body goes out in one call with its head. A long one is not copied for that.
     if _len(body) < 65_536:
