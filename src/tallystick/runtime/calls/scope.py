@@ -80,9 +80,9 @@ class Call:
         return self.scope.outputs
 
     def inside(self, name_outside: str) -> Call:
-        """Return a call that a script makes while this one is served, with a key of its own outside.
+        """Return a call that a script makes while this one is served.
 
-        It has the same number on record, and shares the notes.
+        It has the same number on record, shares the notes, and is known outside by another key.
         """
         return Call(
             self.scope,

@@ -299,8 +299,8 @@ class ProcessPrograms:
     async def _snapshot(self, name: str) -> str:
         """Take a snapshot, in place of one with this name. Return the text for the program.
 
-        Raise `InvalidName` for an unusable name, and what `ProcessSession.snapshot` raises. The old
-        snapshot is then gone.
+        Raise `InvalidName` for an unusable name. Raise what `ProcessSession.snapshot` raises; the
+        old snapshot is gone then.
         """
         check_snapshot_name(name)
         if name == _BEFORE:
