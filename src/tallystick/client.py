@@ -91,7 +91,10 @@ class LoopThread:
         self._guard = threading.Lock()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        """Run a coroutine on the loop, and return its future at once."""
+        """Run a coroutine on the loop, and return its future at once.
+
+        Cancelling the future cancels the coroutine. The first call starts the thread.
+        """
         with self._guard:
             if self._loop is None:
                 self._start()
@@ -102,7 +105,8 @@ class LoopThread:
         """Run a coroutine on the loop, and return its result.
 
         Ctrl-C cancels the coroutine, and its result is still returned: a run that is cancelled has
-        one. Raise `KeyboardInterrupt` if it has none within 10 seconds.
+        one. Raise `KeyboardInterrupt` if it has none within 10 seconds. Its own errors are raised.
+        Do not call this on the loop: it waits.
         """
         tasks: list[asyncio.Task[Result]] = []
 
@@ -122,7 +126,10 @@ class LoopThread:
                 raise KeyboardInterrupt from None
 
     def close(self) -> None:
-        """Cancel all work, and end the thread. Closing twice is harmless."""
+        """Cancel all work, wait for it up to 10 seconds, and end the thread.
+
+        Closing twice is harmless. Work that comes later starts a new thread.
+        """
         with self._guard:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
@@ -192,6 +199,10 @@ class Session:
     A setting that is not given comes from the configuration, which `tally config` shows: model,
     limits, total, prices, strategy, providers and aliases. With `config=None`, no configuration is
     read. `clock` and `timezone` are for runs that are not given their own.
+
+    Raise `UsageError` if an argument is wrong: a clock, a limit that nothing would enforce, a tool
+    that is no host function, a sandbox or layer without a meaning. The same for `attachments` with
+    a ledger in a file. Nothing is opened until it is needed.
     """
 
     def __init__(
@@ -273,7 +284,10 @@ class Session:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the runs. If none was given, the default one is opened when needed."""
+        """The ledger of the runs. If none was given, the default one is opened on first use.
+
+        One that was opened here is closed by `close`.
+        """
         if self._ledger is None:
             self._ledger = self._open_stores.ledger
         return self._ledger
@@ -303,8 +317,8 @@ class Session:
     def use(self, model: Model, *, owned: bool = False, configured: bool = False) -> None:
         """Use another model for the next runs.
 
-        An `owned` model is closed with this object. `configured` says that it is the model of the
-        configuration, opened by the caller.
+        An `owned` model is closed with this object, also after another one has replaced it.
+        `configured` says that it is the model of the configuration, opened by the caller.
         """
         self._model, self._model_name = model, None
         self._model_given = not configured
@@ -343,12 +357,14 @@ class Session:
         decoded. `skills` are put into the prompt: each is a name, then its arguments. This includes
         skills that models may not load. `session` names one of `sessions`, whose variables programs
         find. `clock` is the time at which the clock of programs starts: "now", "fixed" (2026-01-01)
-        or a time; the model is shown it, in `timezone`. `watch` is called with each record of the
-        run, and `heard` while a reply arrives, with its number of characters.
+        or a time; the model is shown it, in `timezone`. `watch` is called with the run and each
+        record of it and of its child runs, and `heard` while a reply arrives, with its number of
+        characters. If `watch` raises, the run is ended and that error is raised.
 
-        Raise `UsageError` if the request is wrong. Inside a step, raise `StepBudgetError`, with the
-        partial answer, if a budget around the run is exhausted. The steps have a chain of their
-        own, `Run.parent`.
+        A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
+        `UsageError` if the request is wrong, and errors of the ledger and of the sandbox. Inside a
+        step, raise `StepBudgetError`, with the partial answer, if a budget around the run is
+        exhausted. The steps have a chain of their own, `Run.parent`.
         """
         request = self._request(
             goal,
@@ -394,7 +410,8 @@ class Session:
     ) -> Run:
         """Run a goal as `run` does, for callers that await.
 
-        Async functions of the caller run on the caller's loop.
+        Async functions of the caller run on the caller's loop. If the waiting task is cancelled,
+        the run is cancelled too. It records its end, which this does not wait for.
         """
         request = self._request(
             goal,
@@ -422,8 +439,9 @@ class Session:
     def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
         """Run a recorded run again, without a model or network, and report the first difference.
 
-        Raise `ReplayStopped` if it takes longer than `timeout_ms`; None means no limit. Raise
-        `RunNotFound` or `ResumeRefused` if there is no record that can be replayed.
+        Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
+        difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
+        `RecordUnreadable` if there is no record that can be replayed.
         """
         self._check_open()
         return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
@@ -450,7 +468,8 @@ class Session:
         "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
         another process works on the run, unless `steal`: the further work of that process is then
         lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
-        Raise `ResumeRefused` if the run cannot be resumed.
+        Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
+        it does not repeat its record.
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
@@ -469,7 +488,7 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
-        """Resume a run as `resume` does, for callers that await."""
+        """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
 
         request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
@@ -489,8 +508,9 @@ class Session:
     ) -> Run:
         """Start a run that shares the first `turn` turns of another, and return its result.
 
-        The shared part is not paid again. The next turns ask this client's model. `limits` are for
-        the whole run, with the shared part; None keeps those of the other run. Raise `RunNotFound`,
+        The shared part is not paid again. With 0, only the start is shared. The next turns ask this
+        client's model. `limits` are for the whole run, with the shared part; None keeps those of
+        the other run, and so for `temperature`. Raise `RunNotFound`,
         or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn.
         """
         from tallystick.runtime.run.fork import ForkRequest
@@ -508,7 +528,7 @@ class Session:
 
         `chain` is the `Run.parent` of one of its runs. Completed steps return their recorded
         results, and interrupted runs are resumed. Earlier spending counts. Inside, a call raises
-        `StepsDiverged` if it differs from the record.
+        `StepsDiverged` if it differs from the record. `in_doubt` is for its runs, as for `resume`.
         """
         from tallystick.steps.resume import resumed_steps
 
@@ -525,10 +545,11 @@ class Session:
         return replayed_steps(self._context(), chain)
 
     def close(self) -> None:
-        """Close models, sandboxes and stores, and cancel what still runs.
+        """Close the models, sandboxes and stores that were opened here; cancel what still runs.
 
-        Closing twice is harmless. Afterwards `run`, `resume`, `fork` and `replay` raise
-        `UsageError`.
+        What was given stays open, except models given as `owned`. Each run that is cancelled
+        records its end, for which this waits up to 10 seconds. Closing twice is harmless.
+        Afterwards `run`, `resume`, `fork` and `replay` raise `UsageError`.
         """
         self._closed = True
         self._by_name.clear()
@@ -595,7 +616,10 @@ class Session:
         return run_clock(asked, configured.timezone if zone is None else zone)
 
     def _place_of_request(self, request: RunRequest) -> PlacedRun | None:
-        """Return the run of the step around this call, new or recorded; None outside of steps."""
+        """Return the run of the step around this call, new or recorded; None outside of steps.
+
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        """
         from tallystick.runtime.run.surroundings import call_site_here
 
         place = call_site_here()
@@ -641,7 +665,8 @@ class Session:
     def model_of(self, name: str | None) -> Model:
         """Return a model by its name; the client's own for None.
 
-        A model that was not given is opened. Raise `UsageError` if there is no own model.
+        A model that was not given is opened, and closed with this object. Raise `UsageError` if the
+        name cannot be opened, or if there is no own model.
         """
         return self._model_of(name)
 
@@ -660,7 +685,11 @@ class Session:
         return self._by_name[name]
 
     def _recorded_model(self, name: str | None) -> Model:
-        """Return the model that a recorded run names, or the client's own if it is unknown here."""
+        """Return the model that a recorded run names, or the client's own if it is unknown here.
+
+        If the client was not given a model of its own, the named one is opened. The caller compares
+        the name of what is returned.
+        """
         known = [*self._models.values(), *self._by_name.values()]
         if self._model is None and self._model_name is None:
             found = next((each for each in known if each.name == name), None)
@@ -783,7 +812,10 @@ class Session:
         return [*made, *self.capabilities]
 
     def _start_of(self, run: str) -> RunStarted | None:
-        """Return the start of a recorded run; None if it cannot be read."""
+        """Return the start of a recorded run; None if it is not there or cannot be read.
+
+        For a fork, this is the start of its first ancestor.
+        """
         from tallystick.core.records import RunStarted
         from tallystick.runtime.runs.history import whole_records
 
@@ -794,7 +826,10 @@ class Session:
         return first if isinstance(first, RunStarted) else None
 
     def shelf_of(self, records: Sequence[Record]) -> RunAttachments:
-        """Return the attachments of a recorded run, for reading."""
+        """Return the attachments of a recorded run, for reading.
+
+        Raise `LedgerError` if the records do not begin with a start.
+        """
         started = History(records).started
         return self._run_attachments(History(records).holder, started.grants)
 

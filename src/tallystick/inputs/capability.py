@@ -37,7 +37,10 @@ class _NewRun:
 
 
 class InputsCapability(CapabilityBase):
-    """The capability that gives runs their texts and pictures."""
+    """The capability that gives runs their texts and pictures.
+
+    The layout of a new run is kept here from `start_fields` until `open`, so both need one object.
+    """
 
     name = "inputs"
 
@@ -58,7 +61,10 @@ class InputsCapability(CapabilityBase):
         return input_fields(store, layout)
 
     def open(self, started: RunStarted, history: History, services: RunServices) -> RunCapability:
-        """Return the capability of a run: with its new layout, or with the data of its record."""
+        """Return the capability of a run: with its new layout, or with the data of its record.
+
+        For a recorded run, raise `AttachmentError` if its data cannot be read.
+        """
         new = None if history.records else self._new.pop(started.session_id, None)
         if new is not None:
             data = RunData(values=new.layout.values, texts=new.layout.texts)
@@ -68,7 +74,11 @@ class InputsCapability(CapabilityBase):
     def cite_recorded(
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
-        """Check the answer of a recorded run against its inputs, and return the citations."""
+        """Check the answer of a recorded run against its inputs, and return the citations.
+
+        They are empty if it has no answer, never None. Raise `AttachmentError` if the data cannot
+        be read.
+        """
         return cite_answer(ended, started, recorded_data(started, run_attachments), run_attachments)
 
 

@@ -20,7 +20,11 @@ PlacedText = tuple[str, str | None, Shape]
 
 
 def program_over(placed: Sequence[PlacedText]) -> str:
-    """Return a first program over these texts. It joins two tables if they share a column."""
+    """Return a first program over these texts, at least one.
+
+    It joins the first two tables that can be joined on a column. Otherwise it looks at the first
+    text that is not empty, or at the first.
+    """
     joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:
         return joined
@@ -32,8 +36,8 @@ def query_program(placed: Sequence[PlacedText], *, question: str) -> str | None:
     """Return a program that asks a model about each row or record, in one batch.
 
     Return None if no text is a table or JSON lines with a text column to read. The program uses the
-    words of the task, since a weak model does not change the question. It keeps the items whose
-    answer was yes, since such a model continues from there.
+    words of the task, since a weak model does not change the question; of a long task, the last 400
+    characters. It keeps the items whose answer was yes, since such a model continues from there.
     """
     for each in placed:
         shape = each[2]
@@ -115,9 +119,10 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
 
 
 def _join_columns(left: Shape, right: Shape) -> tuple[str, str] | None:
-    """Return a column of each table to join them on, or None.
+    """Return a column of each table to join them on; None if no two fit.
 
-    Each value of the left column occurs in the right one, which has no value twice.
+    They have one kind. Each value of the left column occurs in the right one, which has no value
+    twice.
     """
     left_kinds, right_kinds = dict(left.columns), dict(right.columns)
     for mine, values in left.keys.items():
@@ -150,12 +155,19 @@ _OF_MANY_NAMES_CHARS_MAX = 500
 
 
 def files_shown(count: int, *, at_most: int) -> int:
-    """Return how many of the `count` files in a variable are described, not only named."""
+    """Return how many of the `count` files in a variable are described, not only named.
+
+    Of more than 20 files that is at most 2, else at most `at_most`.
+    """
     return min(at_most, count if count <= _NAMES_SHOWN else _OF_MANY_SHOWN)
 
 
 def describe_names(variable: str, names: Sequence[str]) -> str:
-    """Describe a variable with several files: it is a dictionary, and these are its keys."""
+    """Describe a variable with several files: it is a dictionary, and these are its keys.
+
+    At most 20 names are listed, in 4,000 characters, or in 500 if there are more than 20 files; the
+    rest is counted.
+    """
     many = len(names) > _NAMES_SHOWN
     left = _OF_MANY_NAMES_CHARS_MAX if many else _NAMES_CHARS_MAX
     shown: list[str] = []
@@ -183,7 +195,8 @@ def describe_text(
     """Describe a text in the guest, one of `count` in its variable.
 
     Return the description, and True if it shows the whole text. `alone` says that the run has no
-    other text; then up to 1,500 characters are shown whole.
+    other text; then up to 1,500 characters are shown whole. Otherwise that is 400, or 200 if the
+    variable has more than 20 files. The question decides about remarks on dates.
     """
     name = spelling_of(of, key)
     many = count > _NAMES_SHOWN
@@ -204,7 +217,10 @@ def describe_text(
 
 
 def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
-    """Describe a text on the host, one of `count` in its variable, with excerpts."""
+    """Describe a text on the host, one of `count` in its variable, with excerpts.
+
+    In a variable of more than 20 texts, the functions that search it are left out.
+    """
     name = spelling_of(of, key)
     parts = _sample(text, count=count)
     if count > _NAMES_SHOWN:
@@ -230,7 +246,10 @@ def _shorten(text: str, chars_max: int) -> str:
 
 
 def _sample(text: HostText, *, count: int) -> str:
-    """Return head, middle and tail of a long text, or a short one whole."""
+    """Return head, middle and tail of a long text, or a short one whole.
+
+    Each part has 300 characters, or 80 in a variable of more than 20 files.
+    """
     size = _SAMPLE_CHARS if count <= _NAMES_SHOWN else _OF_MANY_SAMPLE_CHARS
     chars = text.length()
     if chars <= 3 * size:

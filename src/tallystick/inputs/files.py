@@ -69,7 +69,8 @@ _DAMAGE_SHARE_MAX = 0.05
 def encoding_of(pieces: Pieces, *, name: str) -> str:
     """Return the encoding of a text: `UTF_8`, `DAMAGED`, or the name of a codec.
 
-    `name` is for messages. Raise `UsageError` if it is not text, or cannot be decoded.
+    `name` is for messages. `pieces` is called several times, and must yield the same bytes. Raise
+    `UsageError` if it is not text, or cannot be decoded.
     """
     head = next(pieces(), b"")
     for mark, encodings in _MARKS:
@@ -85,7 +86,10 @@ def encoding_of(pieces: Pieces, *, name: str) -> str:
 
 
 def recode(pieces: Pieces, encoding: str) -> Iterator[bytes]:
-    """Yield the text in UTF-8, without a byte order mark. Damaged UTF-8 is yielded as it is."""
+    """Yield the text in UTF-8, without a byte order mark. Damaged UTF-8 is yielded as it is.
+
+    Raise `UnicodeDecodeError` if the bytes are not in this encoding, as when they have changed.
+    """
     if encoding in (UTF_8, DAMAGED, _MARKED):
         yield from _without_mark(pieces())
         return
@@ -199,6 +203,10 @@ class _Sample:
 
 
 def _older_encoding(pieces: Pieces, *, name: str) -> str:
+    """Return the encoding of text that is not UTF-8, or `DAMAGED` if it nearly is.
+
+    Raise `UsageError` if no known encoding can decode it all, and more than 5 % is not ASCII.
+    """
     sample = _take_sample(pieces)
     text = sample.data.decode("utf-8", "replace")
     broken = text.count("\ufffd")
@@ -240,7 +248,7 @@ def _take_sample(pieces: Pieces) -> _Sample:
 
 
 def _guess_encodings(sample: bytes) -> list[str]:
-    """Return the encodings in which a sample looks like text, the best first."""
+    """Return the encodings in which a sample looks like text, the best first; maybe none."""
     # Imported here: few files need it, and the import takes a tenth of a second.
     from charset_normalizer import from_bytes
 
@@ -284,15 +292,19 @@ class OpenedFile:
 
 
 def is_there(named: str) -> bool:
-    """Return True if a file or directory has that name, or matches it as a pattern."""
+    """Return True if a file or directory has that name, or matches it as a pattern.
+
+    A link whose target is gone counts too.
+    """
     return os.path.lexists(named) or (glob.has_magic(named) and bool(glob.glob(named)))
 
 
 def expand_name(named: str) -> Iterator[Path]:
     """Yield the files of a name: the file itself, those below a directory, or those that match.
 
-    Raise `UsageError` if the name is empty, if there is no file, or if a link leads out of the
-    directory.
+    Below a directory, hidden files and folders are skipped, and links to directories are not
+    followed. Directories that match a pattern are left out. Raise `UsageError` if the name is
+    empty, if there is no file, or if a link to a file leads out of the directory.
     """
     if not named:
         raise UsageError("-f: an empty name; a variable in it may not be set")
@@ -333,7 +345,11 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def open_file(path: Path) -> OpenedFile:
-    """Open a file. Raise `UsageError` if it cannot be read, or is neither text nor a picture."""
+    """Open a file. Raise `UsageError` if it cannot be read, or is neither text nor a picture.
+
+    A file of up to 1 MiB is read into memory. A longer UTF-8 text is read from the file itself, a
+    longer text in another encoding from a copy. A picture may have 20,000,000 bytes.
+    """
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
@@ -368,7 +384,7 @@ def _open_long(path: Path) -> OpenedFile:
     """Open a long text.
 
     To find the encoding, the file is read, not mapped: if another process truncates a mapped file,
-    ours is killed.
+    ours is killed. Raise `UsageError` if it is not text, and `OSError` if it cannot be read.
     """
 
     def pieces() -> Iterator[bytes]:
@@ -396,7 +412,7 @@ def _copy_recoded(pieces: Pieces, encoding: str) -> HostText:
 def _picture(head: bytes, size: int, name: str) -> str | None:
     """Return the media type of a picture; None if it is not one.
 
-    Raise `UsageError` for a picture that is too large, or whose size cannot be read.
+    Raise `UsageError` for a picture of over 20,000,000 bytes, or whose size cannot be read.
     """
     media_type = sniffed(head, whole=len(head) == size)
     if media_type not in PICTURES:

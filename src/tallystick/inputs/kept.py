@@ -35,7 +35,7 @@ class StoredInputs:
 
     @property
     def encodings(self) -> tuple[tuple[str, str], ...]:
-        """The names of the files that were decoded, each with its encoding."""
+        """The names of the files that were decoded, each with its encoding, once per name."""
         found = {each.name: each.encoding for each in self.inputs if each.encoding}
         return tuple(found.items())
 
@@ -55,7 +55,11 @@ def store_inputs(inputs: Sequence[Input], run_attachments: RunAttachments) -> St
 
 
 def input_fields(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
-    """Return the fields that the start of a new run records of its inputs."""
+    """Return the fields that the start of a new run records of its inputs.
+
+    Each text, picture and text on the host is recorded by its reference. `layout` must be that of
+    `store.inputs`.
+    """
     refs = store.refs
     only = {each.variable: each.name for each in store.inputs if not each.is_picture}
     numbered: list[TextRef] = []
@@ -83,7 +87,11 @@ def input_fields(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
 
 
 def recorded_data(started: RunStarted, run_attachments: RunAttachments) -> RunData:
-    """Return the data of a recorded run. Each text that is read is checked against its digest."""
+    """Return the data of a recorded run. Each text that is read is checked against its digest.
+
+    All of them are read here once, so this takes a while for long ones. Raise `AttachmentNotFound`
+    or `AttachmentCorrupt` if one is gone or damaged.
+    """
     values: dict[str, object] = dict(started.values)
     for each in started.inputs:
         text = HostText(run_attachments.read(each.attachment))
@@ -96,7 +104,11 @@ def recorded_data(started: RunStarted, run_attachments: RunAttachments) -> RunDa
 
 
 def named_texts(started: RunStarted, values: Mapping[str, object]) -> dict[str, str]:
-    """Return the texts of a run that are whole in its values, by the names of their files."""
+    """Return the texts of a run that are whole in `values`, by the names of their files.
+
+    Of two files with one name, the first counts. For the oldest runs, which list no files, these
+    are the entries of the dictionary `context`.
+    """
     held: dict[str, str] = {}
     for name, variable, key in started.files:
         value = values.get(variable)
@@ -155,7 +167,8 @@ def cite_answer(
     """Return where the answer is in the inputs of the run, and the claims that do not check.
 
     The result follows from the record and the stored bytes alone, so it is the same each time. It
-    is empty for a run without an answer, and if the stored bytes are gone.
+    is empty for a run without an answer, and if the stored bytes are gone or damaged. Of a run that
+    did not end with its answer, claims are not checked.
     """
     if ended is None or ended.answer is None:
         return Cited()

@@ -57,7 +57,9 @@ class InputLayout:
 def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
     """Return the layout of the inputs. Their description depends a little on the question.
 
-    Raise `UsageError` if two texts of a variable have the same name.
+    Texts for the guest are read whole. Without texts, the layout is empty. At most four texts are
+    described, in equal shares of the first four variables. Raise `UsageError` if two texts of a
+    variable have the same name.
     """
     variables = _by_variable(inputs)
     if not variables:
@@ -87,7 +89,10 @@ def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
 
 
 def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
-    """Return the variables that stay on the host: the largest, until the others fit."""
+    """Return the variables that stay on the host: the largest, until the others fit in 4 MB.
+
+    A variable of several texts stays as a whole, so that programs find them in one dictionary.
+    """
     sizes = {name: sum(len(each.text) for each in held) for name, held in variables.items()}
     left = sum(sizes.values())
     found: set[str] = set()

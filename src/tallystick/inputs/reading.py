@@ -29,7 +29,10 @@ _TOLD_MAX = 3
 
 
 def wants_stdin(named: Sequence[str]) -> bool:
-    """Return True if one of the names is standard input."""
+    """Return True if one of the names is standard input.
+
+    Raise `UsageError` for a name that is malformed, as `read_inputs` does.
+    """
     return any(_split(each)[1] == _STDIN for each in named)
 
 
@@ -37,8 +40,9 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
     """Open the named files. Each name is `FILE`, `NAME=FILE`, or `-` for standard input.
 
     FILE may be a directory or a pattern. A file that is named twice is once in a variable. Text
-    that is not UTF-8 is decoded. Raise `UsageError` if a file cannot be read, if all are empty,
-    or if there are more than 10,000. Raise it too if NAME cannot be a variable.
+    that is not UTF-8 is decoded. `stdin` is what standard input has, None for nothing. Raise
+    `UsageError` if a file cannot be read, if all are empty, or if there are more than 10,000. Raise
+    it too if NAME cannot be a variable, or is given to a picture alone.
     """
     inputs: list[Input] = []
     seen: set[tuple[str, str]] = set()
@@ -61,7 +65,10 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
 
 
 def encodings_told(inputs: Sequence[Input]) -> list[str]:
-    """Return a line for each text that was not UTF-8; a single line for more than three."""
+    """Return a line for each text that was not UTF-8; a single line for more than three.
+
+    UTF-8 with a byte order mark has none.
+    """
     found = [each for each in inputs if each.encoding not in (UTF_8, "utf-8-sig")]
     if len(found) > _TOLD_MAX:
         kinds = Counter(each.encoding for each in found).most_common()
@@ -76,7 +83,11 @@ def encodings_told(inputs: Sequence[Input]) -> list[str]:
 
 
 def _split(named: str) -> tuple[str, str]:
-    """Return the variable of a name, and its file. If the whole name exists, it is the file."""
+    """Return the variable of a name, and its file. If the whole name exists, it is the file.
+
+    If NAME is no identifier, the whole name is the file, unless what follows `=` exists. Raise
+    `UsageError` if programs cannot have the variable, or the file is empty, as in `a=`.
+    """
     name, equals, what = named.partition("=")
     if not equals or is_there(named):
         return CONTEXT, named

@@ -47,12 +47,16 @@ _TIME = re.compile(
 
 
 def about_time(question: str) -> bool:
-    """Return True if a question is about dates or periods."""
+    """Return True if a question has a word or number that is about dates or periods, in English."""
     return _TIME.search(question) is not None
 
 
 def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
-    """Return a remark on a column of dates; an empty list if it is not one."""
+    """Return one remark on a column of dates; an empty list if it is not one.
+
+    It is one if 90 % of a sample of its filled cells are dates of one form, and nothing else. Dates
+    in which day and month cannot be distinguished give no remark.
+    """
     found = _date_form([cell for cell in column if cell], whole=True)
     if found is None:
         return []
@@ -70,7 +74,11 @@ def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
 
 
 def dates_in_lines(lines: Sequence[str]) -> list[str]:
-    """Return a remark on the dates inside lines; an empty list if there are none."""
+    """Return one remark on the dates inside lines; an empty list if there are none.
+
+    There are if 90 % of a sample of the filled lines have a date of one form. Dates in which day
+    and month cannot be distinguished give no remark.
+    """
     found = _date_form([line for line in lines if line], whole=False)
     if found is None:
         return []
@@ -198,7 +206,11 @@ class Shape:
 
 
 def shape_of(text: str) -> Shape:
-    """Read a whole text and return its shape. A text of no other kind is `lines`."""
+    """Read a whole text and return its shape. A text of no other kind is `lines`.
+
+    JSON lines, JSON, numbers and tables are tried in this order. A table has a header and at least
+    two records.
+    """
     text = text.removeprefix("\ufeff")
     for attempt in (_json_lines, _json, _numbers, _table):
         shape = attempt(text)
@@ -210,7 +222,8 @@ def shape_of(text: str) -> Shape:
 def describe_shape(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
     """Return the description for the model: the view, examples of its values, and remarks.
 
-    Remarks on dates are included only if the question is about time; else they mislead the model.
+    Empty texts have no examples. Remarks on dates are included only if the question is about time;
+    else they mislead the model.
     """
     name = spelling_of(view_name(shape.name, of), key)
     lines = [f"`{name}` is {shape.says}. Some of it:"]
@@ -339,6 +352,7 @@ def _table(text: str) -> Shape | None:
 
 
 def _is_header(cells: Sequence[str]) -> bool:
+    """Return True for 2 to 60 different names, each of 1 to 60 characters and no number."""
     return (
         1 < len(cells) <= _COLUMNS_MAX
         and len(set(cells)) == len(cells)
@@ -412,7 +426,7 @@ def _cell(cell: str, kind: ColumnKind) -> object:
 def _remarks_on_values(
     header: Sequence[str], columns: Sequence[Sequence[str]], kinds: Sequence[ColumnKind]
 ) -> tuple[str, ...]:
-    """Return remarks on columns: few different values, differences in case, empty cells."""
+    """Return remarks on columns: at most 8 different values, differences in case, empty cells."""
     remarks = []
     for name, column, kind in zip(header, columns, kinds, strict=True):
         if kind != "str" and "" in column:
@@ -429,7 +443,7 @@ def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
     """Return the keys that have at most 8 different texts as values, with these texts.
 
     Empty if a record is not a dictionary. A key is left out unless there are more than two records
-    for each text.
+    for each text, and if a value is no text. Of more than 60 keys, the first are examined.
     """
     found: dict[str, set[str] | None] = {}
     for record in records:

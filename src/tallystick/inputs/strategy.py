@@ -77,7 +77,7 @@ _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
 def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None:
-    """Raise `UsageError` if the strategy is unknown, or is direct and the texts are too long.
+    """Raise `UsageError` if the strategy is unknown, or is direct and the texts are over 4 MB.
 
     Only their sizes are compared: the texts are not read here, since they may be long.
     """
@@ -98,7 +98,9 @@ def with_strategy(
 ) -> RunStarted:
     """Return the start of a run with its strategy. Raise `UsageError` if it cannot be used.
 
-    If `asked` is None, the strategy is code, or direct if a program would have nothing to read.
+    If `asked` is None, the strategy is code, or direct if a program would have nothing to read. If
+    direct cannot be used then, `started` is returned as it is, without a strategy. The recursive
+    strategy also replaces the descriptions of the texts, if they have rows.
     """
     if asked is None and not prompt.has_nothing_to_read(started):
         asked = "code"
@@ -133,7 +135,11 @@ def facts_of(
     left: Remaining,
     window: int | None,
 ) -> Facts:
-    """Return the figures of a run that has not begun, from which its strategy is chosen."""
+    """Return the figures of a run that has not begun, from which its strategy is chosen.
+
+    Sizes are estimates. The direct prompt is counted only if all texts are in the guest and are not
+    estimated to be longer than the model's window; else its bound is 0.
+    """
     sizes = _sizes(layout)
     limits = started.limits
     tokens = sum(each.tokens for each in sizes)
@@ -174,7 +180,7 @@ def _estimate_tokens(messages: tuple[Message, ...], terms: CallTerms) -> int:
 
 
 def _code_figures(started: RunStarted, terms: CallTerms) -> Figures:
-    """Return a guess of what programs use: four turns of 400 tokens each."""
+    """Return a guess of what programs use: four turns of 400 tokens each, or fewer if limited."""
     about = _estimate_tokens(prompt.opening(started), terms)
     turns = range(min(_TURNS_USUAL, started.limits.turns))
     asked = [about + turn * _TURN_TOKENS * 2 for turn in turns]
@@ -244,7 +250,10 @@ def _size_of_long(text: HostText) -> _Size:
 
 
 def _count_rows(text: str, kind: _Kind) -> int:
-    """Return how many rows, records or numbers a text has; 0 for prose."""
+    """Return about how many rows, records or numbers a text has; 0 for prose.
+
+    For JSON, this is the length of its longest list or dictionary. A table is counted by its lines.
+    """
     match kind:
         case "numbers":
             return sum(1 for each in _BETWEEN.split(text) if each)
@@ -357,7 +366,8 @@ def estimated(
 ) -> Estimate:
     """Return an estimate of a run, without starting it or asking a model.
 
-    Raise `UsageError` if an input or the request is wrong.
+    The inputs are read, and nothing is stored on disk. `capabilities` add to the prompt what they
+    add to that of a run. Raise `UsageError` if an input or the request is wrong.
     """
     layout = layout_of(inputs, question=goal)
     # Imported here: only an estimate needs attachments in memory.

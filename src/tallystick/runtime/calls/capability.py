@@ -83,7 +83,12 @@ class RunServices:
 
 
 class RunCapability:
-    """One capability of one run. The methods of this base do nothing and return empty results."""
+    """One capability of one run. The methods of this base do nothing and return empty results.
+
+    One object serves one execution of a run: the first, a resume, a fork or a replay. `data` is
+    called once, before the first record, and `functions` maybe more than once. The others are
+    called at the points that they name, in a replay too unless they say otherwise.
+    """
 
     def functions(self) -> Sequence[RunFunction]:
         """Return the functions that programs may call."""
@@ -94,24 +99,32 @@ class RunCapability:
         return RunData()
 
     def finish(self, started: RunStarted) -> RunStarted:
-        """Return the start of a new run as it is recorded. Called when its functions are known."""
+        """Return the start of a new run as it is recorded.
+
+        Called once, for a new run only, when its functions are known and before it is written.
+        """
         return started
 
     async def cite(self, ended: RunEnded | None, started: RunStarted) -> Cited | None:
         """Return where the answer is in the data of the run, None if they belong to another.
 
-        `ended` is None for a run without an end.
+        Called once, after a live run has ended, not in a replay. `ended` is None for a run without
+        an end.
         """
         return None
 
     def evidence(self, state: RunState) -> EvidenceRef | None:
-        """Return the record of what the prompt of the next turn shows of this; None for nothing."""
+        """Return the record of what the prompt of the next turn shows of this; None for nothing.
+
+        Called before each attempt at the model call of a turn.
+        """
         return None
 
     def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
         """Check a program before it runs. None: this capability checks none.
 
-        On replay, the same program must get the same verdict.
+        Called once for each program of a run with a vocabulary. On replay, the same program must
+        get the same verdict.
         """
         return None
 
@@ -120,30 +133,46 @@ class RunCapability:
     ) -> AbstractAsyncContextManager[Mapping[str, str]]:
         """Return a context that is entered while a program runs.
 
-        It yields variables for the environment of the program.
+        It yields variables for the environment of the program. A program that is served from the
+        record is not run, and has none.
         """
         return nullcontext({})
 
     def refuse(self, call: Call) -> TallystickError | None:
-        """Return the error for a call that a program may not make now, None if it may."""
+        """Return the error for a call that a program may not make now, None if it may.
+
+        Called for each new call, in the thread of the program. A call whose answer is on record was
+        allowed then, and is not asked about again.
+        """
         return None
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
         """Return fields for the record of an answer, from the notes made while it was served.
 
-        A capability without a field of its own returns `notes`, a mapping with its name as the key.
+        Called for each new answer with notes, in any thread. The notes may be those of another
+        capability. One without a field of its own returns `notes`, a mapping with its name as the
+        key.
         """
         return {}
 
     def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
-        """Note that an answer to this program was served from the record."""
+        """Note that an answer to this program was served from the record.
+
+        Called once for each such answer, in any thread.
+        """
 
 
 class Capability(Protocol):
-    """A capability that a client gives to its runs. There is one object for each client."""
+    """A capability that a client gives to its runs.
+
+    One object serves one call of the client: a run, with all child runs inside it. Children start
+    side by side, so what belongs to one run is in its `RunCapability`.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The key of its data in the fields `given` and `notes` of records."""
+        ...
 
     @property
     def for_children(self) -> bool:
@@ -153,12 +182,14 @@ class Capability(Protocol):
     def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return fields for the start of a new run. Raise `UsageError` if the request is wrong.
 
-        A capability without a field of its own returns `given`, a mapping with its name as the key.
+        Called once for each new run, before anything of it is written, and for an estimate, with
+        attachments in memory. A capability without a field of its own returns `given`, a mapping
+        with its name as the key.
         """
         ...
 
     def check_resume(self, run: str, history: History) -> None:
-        """Raise `ResumeRefused` if the run cannot be resumed with this capability."""
+        """Raise `ResumeRefused` if the run cannot be resumed or forked with this capability."""
         ...
 
     def known_functions(self) -> Sequence[RunFunction]:
@@ -166,7 +197,10 @@ class Capability(Protocol):
         ...
 
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
-        """Return the differences between this capability now and what a recorded run saw."""
+        """Return the differences between this capability now and what a recorded run saw.
+
+        Called once for each replay, before it begins.
+        """
         ...
 
     def open(
@@ -174,14 +208,18 @@ class Capability(Protocol):
     ) -> RunCapability | None:
         """Return the capability of one run, new or recorded; None if the run has none of it.
 
-        The start of a new run does not name the functions of the run yet.
+        Called once for each execution, also for a replay. The start of a new run does not name the
+        functions of the run yet. Errors refuse the run: nothing is written yet.
         """
         ...
 
     def cite_recorded(
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
-        """Return where the answer of a recorded run is in its data, None if this has no data."""
+        """Return where the answer of a recorded run is in its data, None if this has no data.
+
+        Called if a resume finds that the run has ended, instead of `RunCapability.cite`.
+        """
         ...
 
 
@@ -191,11 +229,11 @@ class CapabilityBase:
     for_children = True
 
     def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Return no fields."""
+        """Return no fields. An override stores what they refer to in `run_attachments`."""
         return {}
 
     def check_resume(self, run: str, history: History) -> None:
-        """Accept every run."""
+        """Accept every run. An override raises `ResumeRefused`, from the run's `history`."""
 
     def known_functions(self) -> Sequence[RunFunction]:
         """Return no functions."""
@@ -227,7 +265,7 @@ class Tools(CapabilityBase):
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Return the functions, each wrapped by the surroundings of the run."""
+        """Return the functions, each wrapped by the surroundings of the run. Never None."""
         return _ToolsOfRun([services.wrap(each) for each in self._functions])
 
 
@@ -280,7 +318,7 @@ class RunCapabilities:
         return next((each for each in found if each is not None), None)
 
     def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
-        """Return the first verdict. The caller asks only if one of the capabilities checks."""
+        """Return the first verdict. One of the capabilities must check, or this fails."""
         found = (each.check(source, state, asked) for each in self._each)
         return next(each for each in found if each is not None)
 

@@ -60,7 +60,11 @@ class HostFunctions:
         self.note_served_answer = note_served_answer
 
     def refusal(self, call: Call) -> TallystickError | None:
-        """Return why a call may not be made, None if it may."""
+        """Return why a call may not be made, None if it may.
+
+        That is `SkillToolDenied` for a tool or a function of attachments that the loaded skills do
+        not allow, else what `refuse` returns.
+        """
         narrowed = call.name in self._narrowed or call.name.startswith("attachments.")
         if narrowed and not allows(call.scope.tools, call.name):
             return SkillToolDenied(name=call.name)

@@ -73,7 +73,11 @@ class CallingProgram(Protocol):
 
 
 class RunAttachments:
-    """The attachments of one run, under the holder that the run names in its start."""
+    """The attachments of one run, under the holder that the run names in its start.
+
+    Methods that store or read raise `AttachmentError` if the store fails. Reading raises
+    `AttachmentNotFound` for what the run does not hold, and `AttachmentCorrupt` for damaged bytes.
+    """
 
     def __init__(
         self,
@@ -105,14 +109,20 @@ class RunAttachments:
     def keep(
         self, source: Source, *, media_type: str | None = None, label: str | None = None
     ) -> AttachmentRef:
-        """Store bytes, and commit them with the next records, which refer to them."""
+        """Store bytes, and commit them with the next records, which refer to them.
+
+        Until then a crash leaves only an intent, and the bytes can be collected.
+        """
         ref = self._held.put(source, media_type=media_type, label=label)
         with self._guard:
             self._uncommitted.append(ref.id)
         return ref
 
     def keep_output(self, path: Path, *, label: str) -> AttachmentRef:
-        """Store the output that a program printed into a file, and remove the file."""
+        """Store the output that a program printed into a file, and remove the file.
+
+        Raise `OSError` if the file cannot be read. If storing fails, the file stays.
+        """
         with path.open("rb") as file:
             ref = self.keep(file, media_type="text/plain", label=label)
         remove_output(path)
@@ -125,7 +135,8 @@ class RunAttachments:
     def keep_snapshot(self, pieces: Iterable[bytes]) -> AttachmentRef | None:
         """Store a snapshot of the interpreter, which programs cannot see. Only the last is kept.
 
-        Return None if the run has no place for snapshots.
+        The earlier ones are released when the next records are committed. Return None if the run
+        has no place for snapshots.
         """
         if self._snapshots is None:
             return None
@@ -163,7 +174,8 @@ class RunAttachments:
     def to_commit(self) -> Also | None:
         """Return the function that commits everything stored since the last call; None for nothing.
 
-        The transaction that writes the next records calls it.
+        The transaction that writes the next records calls it. What it returns is not returned
+        again, so the caller has to use it.
         """
         with self._guard:
             ids, self._uncommitted = self._uncommitted, []
@@ -225,7 +237,10 @@ class RunAttachments:
         return self._held.persistence is Persistence.DURABLE
 
     def own_text(self, ref: AttachmentRef) -> HostText | None:
-        """Return the text of an attachment that was just stored; None if it has no file yet."""
+        """Return the text of an attachment that was just stored; None if it has no file yet.
+
+        Its bytes are not checked against the digest: this run has just written them.
+        """
         try:
             with self._held.local(ref.id) as path:
                 return None if path is None else HostText.open(path)
@@ -235,8 +250,9 @@ class RunAttachments:
     def find_text(self, key: str, asking: CallingProgram) -> HostText:
         """Return a text that a program names: an earlier output, or an attachment.
 
-        Raise `CapabilityDenied` for an attachment without the grant `attachments.read`, and
-        `AttachmentNotFound` if the run does not hold it.
+        The key of an earlier output that is no attachment is `kept:` and its place. Raise
+        `CapabilityDenied` for an attachment that is no output without the grant `attachments.read`,
+        and `AttachmentNotFound` if the run does not hold it.
         """
         for place, each in enumerate(asking.outputs if key.startswith(_KEPT) else ()):
             if isinstance(each, KeptText) and key == f"{_KEPT}{place}":
@@ -304,6 +320,7 @@ class RunAttachments:
             if self._put_bytes + len(raw) > PUT_BYTES_TOTAL_MAX:
                 raise UsageError(f"a run keeps at most {PUT_BYTES_TOTAL_MAX:,} bytes")
             # Counted before the bytes are stored: parallel puts must not pass the limit together.
+            # A put that then fails counts too.
             self._puts += 1
             self._put_bytes += len(raw)
         ref = self.keep(raw, media_type=_text_or_none(media_type), label=_text_or_none(label))

@@ -42,7 +42,7 @@ def given_text(text: str, *, name: str | None = None, variable: str = CONTEXT) -
     """Return a text in memory as an input for programs, in `variable`.
 
     Several texts in one variable are a dictionary, each under its `name`; without one, the name is
-    that of the variable. Raise `UsageError` if `variable` is not a possible name.
+    that of the variable. Raise `UsageError` if programs cannot have a variable of that name.
     """
     check_variables([variable])
     called = variable if name is None else name

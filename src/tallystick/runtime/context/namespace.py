@@ -36,9 +36,10 @@ def spelling_of(name: str, key: str | None) -> str:
 
 
 def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> None:
-    """Raise `UsageError` for names that variables of a program cannot have, or too many (20).
+    """Raise `UsageError` for names that variables of a program cannot have, or more than 20.
 
-    `functions` are the names of the functions of the run.
+    `functions` are the names of the functions of the run. A name is refused if one of these, or a
+    view of another variable, has it. A name that comes twice counts once.
     """
     given = list(dict.fromkeys(names))
     if len(given) > VARIABLES_MAX:
@@ -49,6 +50,7 @@ def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> N
             _check_variable(name)
         if name in taken:
             raise UsageError(f"{name[:_NAME_CHARS_MAX]}: a function of this run has that name")
+    # Whether a text has a view depends on its content, so every view that it may have is reserved.
     for of in given:
         for view in _VIEWS:
             if view_name(view, of) in given:
@@ -82,7 +84,10 @@ def check_function(name: str) -> None:
 
 
 def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the texts in the variables of a run: those in the guest, in order."""
+    """Return the texts in the variables of a run: those in the guest, in order.
+
+    Texts in dictionaries are among them, one level deep. Other values are left out.
+    """
     held = [
         each
         for value in values.values()

@@ -168,7 +168,11 @@ class Assembled:
 
 
 async def assemble(context: RunContext, plan: Plan) -> Assembled:
-    """Put a run together. Every refusal is raised before anything is written."""
+    """Put a run together. Every refusal is raised before anything is written.
+
+    Raise `UsageError` if programs of a recorded run need functions that are not here. Raise what
+    the capabilities, the sandbox and `claim` raise. The sandbox is closed after an error.
+    """
     run, history, started = plan.run, plan.history, plan.started
     journal = Journal(history, run=run)
     effects = Effects(history, journal, plan.decisions)
@@ -195,6 +199,8 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         started = opened.finish(msgspec.structs.replace(started, functions=functions))
     elif plan.door is not None:
         _check_functions(run, started, table)
+    # The sandbox before the claim: a run whose sandbox does not open here stays as it is, and the
+    # process that has it may continue.
     programs: Programs | None = await plan.open_programs(started)
     writer = None
     try:
@@ -213,6 +219,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 to_commit=plan.run_attachments.to_commit,
                 committed=_committed_by(plan.watch, run),
             )
+            # Only now: the record of a resume names the fence of its claim.
             then = plan.continuation
             journal.open(writer, None if then is None else then(fence))
     except BaseException:
@@ -227,6 +234,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             functions=HostFunctions(
                 table,
                 names_of(started, data.values),
+                # A replay calls none of them: their answers are on record.
                 () if plan.door is None else opened.functions(),
                 plan.run_attachments,
                 refuse=opened.refuse,
@@ -263,7 +271,9 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
 async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall | None]:
     """Put a run together and drive it to its end. A cancel ends it too, and the end is recorded.
 
-    Return the result, the head, and the model call whose refusal ended the run, if one did.
+    Return the result, the head, and the model call whose refusal ended the run, else None. A cancel
+    that came before the run was live is raised, and no end is recorded. Raise what `assemble` and
+    `Driver.drive` raise. The sandbox is closed in every case.
     """
     assembled = await assemble(context, plan)
     driver = assembled.driver
@@ -273,6 +283,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         try:
             await driver.drive()
         except asyncio.CancelledError:
+            # The caller of a cancelled run gets its result: the end is on record.
             if driver.state.ended is None:
                 raise
         await plan.around.after_end(driver.state)
@@ -298,7 +309,10 @@ def path_of(ledger: Ledger) -> str:
 
 
 def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> set[str]:
-    """Return the names that programs find: those of their data, and of functions."""
+    """Return the names that programs find: those of their data, and of functions.
+
+    For a function `a.b`, this is `a`.
+    """
     taken = {each.variable for each in inputs}
     return taken | {each.name.partition(".")[0] for each in functions}
 

@@ -42,7 +42,12 @@ async def start(
     children: ChildRunner,
     around: Surroundings = NOTHING_AROUND,
 ) -> Run:
-    """Run a goal to its end, and return the result."""
+    """Run a goal to its end, and return the result. `run` is the id of the new run.
+
+    It is locked while it runs, and its scope is inside those of `around`. Raise `UsageError` for a
+    request that cannot be, `NoBackendAvailable` or `NotSupported` without a sandbox for it, and
+    what `around` raises.
+    """
     return await around.during(_start(context, request, run, children, around))
 
 
@@ -83,10 +88,11 @@ async def start_in(
     around: Surroundings = NOTHING_AROUND,
     caller: Caller | None = None,
 ) -> tuple[Run, Head, RefusedCall | None]:
-    """Run a goal that `door` pays for. Return its result, its head, and the refused call, if any.
+    """Run a goal that `door` pays for. Return its result, its head, and the refused call or None.
 
     `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
-    Raise `UsageError` for a request that cannot be.
+    Raise `UsageError` for a request that cannot be, before anything of it is written, and
+    `RunExists` if the run is on the ledger. A child may be there without an entry.
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)

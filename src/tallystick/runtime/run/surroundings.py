@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 
 class Surroundings:
-    """The surroundings of a run. These methods are those of a run that has none."""
+    """The surroundings of a run. These methods are those of a run that has none.
+
+    For a new run they are called in this order: `limits`, `scopes`, `start_fields`, `share`, `wrap`
+    for each function, `begin`, `before_end`, `after_end`, `result_of`. All of that is inside
+    `during`. For a resume or a fork, `limits`, `start_fields`, `share` and `begin` are not called.
+    A replay has no surroundings.
+    """
 
     # The name of the sandbox that the run must have, None for any.
     backend: str | None = None
@@ -44,10 +50,14 @@ class Surroundings:
         return ()
 
     def note_settled(self, model: str, charge: Charge) -> None:
-        """Count a settled model call of the run."""
+        """Count a settled model call of the run: the name of the model, and the charge.
+
+        Called for each call of the run and of its children, also for recorded ones of a resume. A
+        child that had ended before the resume is one charge, with "" for the model.
+        """
 
     def limits(self, asked: RunLimits) -> RunLimits:
-        """Return the limits of the run, at most those that were asked for."""
+        """Return the limits of the run, each at most what was asked for."""
         return asked
 
     def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
@@ -66,10 +76,17 @@ class Surroundings:
         return function
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
-        """Keep the variables or files of the run. Called before its end is written."""
+        """Keep the variables or files of the run. Called before its end is written.
+
+        A cancel does not interrupt it, so it has to end by itself. An error of it is raised to the
+        caller, and the end is not written.
+        """
 
     async def after_end(self, state: RunState) -> None:
-        """Release what the run used. Called when its end is written."""
+        """Release what the run used. Called when its end is written, and before programs close.
+
+        It is not called if driving the run raised an error, or a cancel before the run was live.
+        """
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
         """Await the work of the run. A session cancels it here if it loses its lease."""
@@ -158,7 +175,9 @@ class PlacedRun(Protocol):
     """A run that is started inside a step. A context manager around the run."""
 
     @property
-    def run(self) -> str: ...
+    def run(self) -> str:
+        """The id of the run, new or recorded."""
+        ...
 
     @property
     def is_recorded(self) -> bool:
@@ -182,7 +201,7 @@ class PlacedRun(Protocol):
     def result_for_caller(self, run: Run) -> Run:
         """Return the result for the caller. A step records a result that has no answer.
 
-        If the step runs again, its code then gets the same result.
+        If the step runs again, its code then gets the same result. Called after the `with`.
         """
         ...
 
@@ -191,11 +210,20 @@ class CallSite(Protocol):
     """A place in a program where runs are started: a step, or a chain of steps that is resumed."""
 
     def for_request(self, request: RunRequest, client: Asking) -> PlacedRun:
-        """Return the place of a run that is started here: new, or one of an earlier process."""
+        """Return the place of a run that is started here: new, or one of an earlier process.
+
+        The steps around it stay open until the `with` of the place ends, so the caller has to enter
+        it. Raise `StepsDiverged` if the steps run again and asked for another run here, or, in a
+        replay, for one that is not recorded.
+        """
         ...
 
     def here(self, run: str) -> PlacedRun:
-        """Return the place of a run that is resumed or forked here."""
+        """Return the place of a run that is resumed or forked here.
+
+        The steps around it stay open until the `with` of the place ends. Raise `StepsDiverged` if
+        the steps are replayed: a resume or fork is not recorded in them.
+        """
         ...
 
 
@@ -235,10 +263,14 @@ class Leases(Protocol):
     ) -> AbstractContextManager[Surroundings]:
         """Lease the session of a run that is resumed, and release it on the way out.
 
-        Yield `NOTHING_AROUND` for a run in no session.
+        Yield `NOTHING_AROUND` for a run in no session. `steal` also takes the lease of a living
+        process.
         """
         ...
 
     def finish(self, run: str, records: Sequence[Record]) -> bool:
-        """Hand the variables of an ended run to its session. Return True if they are lost."""
+        """Hand the variables of an ended run to its session. Return True if they are lost.
+
+        Return False for a run in no session.
+        """
         ...

@@ -168,12 +168,12 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
 
 
 def runs_inside(ledger: Ledger, chain: str) -> list[str]:
-    """Return the runs that were begun inside a chain of steps. Erased ones are left out."""
+    """Return the ids of runs that were begun inside a chain of steps. Erased ones are left out."""
     return [row.run for row in ledger.runs(RunFilter(parent=chain)) if not row.erased]
 
 
 def is_child(ledger: Ledger, run: str) -> bool:
-    """Return True if a program of another run began this one."""
+    """Return True if a program of another run began this one; False for an unknown run."""
     row = ledger.row(run)
     return row is not None and row.caller is not None
 
@@ -197,7 +197,8 @@ def require_not_awaited(ledger: Ledger, run: str) -> None:
 def require_no_children(ledger: Ledger, run: str) -> None:
     """Raise `UsageError` if a run waits for child runs.
 
-    The children would not move with it, so its resume would pay for them again.
+    The children would not move with it, so its resume would pay for them again. Raise
+    `RecordUnreadable` if the run cannot be read.
     """
     waits = History(list(records_of(ledger, run))).awaited_children
     if waits:
@@ -271,7 +272,7 @@ def session_of(ledger: Ledger, run: str) -> str | None:
 
 
 def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
-    """Return another run that names this holder of attachments; None if there is none."""
+    """Return the id of another run that names this holder of attachments; None if there is none."""
     for row in ledger.runs(RunFilter(session=session_id)):
         if row.run != run and session_of(ledger, row.run) == session_id:
             return row.run
@@ -279,7 +280,7 @@ def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
 
 
 def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
-    """Yield each attachment that the record of an entry refers to.
+    """Yield each attachment that the record of an entry refers to, without snapshots.
 
     The search is in the decoded record, where a reference has its own type. In the JSON, a report
     of a model's server or the output of a program could look like a reference. An entry that cannot
@@ -297,7 +298,7 @@ def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
 
 
 def references_in(record: Record) -> Iterator[AttachmentRef]:
-    """Yield each attachment that a record refers to."""
+    """Yield each attachment that a record refers to, without snapshots, which only save time."""
     yield from _references(record)
 
 
@@ -335,7 +336,7 @@ def _references(value: object) -> Iterator[AttachmentRef]:
 
 
 def spent_so_far(ledger: Ledger, run: str) -> Charge:
-    """Return what a run has spent so far, with the reservations of its open calls.
+    """Return what a run has spent so far, with what its open calls have reserved.
 
     For a run that has ended, this is its recorded charge. If the run cannot be read, it is empty.
     """
@@ -350,7 +351,12 @@ def spent_so_far(ledger: Ledger, run: str) -> Charge:
         total += _charge(record)
     for call in open_calls(records):
         if isinstance(call, AskModel | QueryAsked) and call.reserved is not None:
-            total += Charge(tokens_in=call.reserved.tokens_in, tokens_out=call.reserved.tokens_out)
+            total += Charge(
+                usd=call.reserved.usd,
+                tokens_in=call.reserved.tokens_in,
+                tokens_out=call.reserved.tokens_out,
+                model_calls=1,
+            )
     return total
 
 

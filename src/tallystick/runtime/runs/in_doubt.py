@@ -92,7 +92,10 @@ def last_tag(ledger: Ledger, row: RunRow) -> tuple[str, Sealed] | None:
 
 
 def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
-    """Return the state of a run that has not ended. Do not call it for one that has."""
+    """Return the state of a run that has not ended. Do not call it for one that has.
+
+    Raise `LedgerUnavailable` if its lock, and `RecordUnreadable` if its records cannot be read.
+    """
     if row.moved:
         return "moved"
     if row.imported:
@@ -105,7 +108,10 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
 
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
-    """Return every run of this ledger with calls in doubt, the newest last."""
+    """Return every run of this ledger with calls in doubt, the newest last.
+
+    Runs that cannot be read are left out.
+    """
     found = (doubtful_run(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
     return [each for each in found if each is not None]
 
@@ -161,7 +167,8 @@ def _since(row: RunRow, records: Iterable[Record]) -> int:
 def require_no_doubt(ledger: Ledger, run: str, scopes: Scopes) -> None:
     """Raise `UsageError` if calls of a run, or of a run inside it, are in doubt and may be paid.
 
-    A child run that stays behind could be found only by its id, and so could its calls.
+    Reservations that are open in `scopes` count too. A child run that stays behind could be found
+    only by its id, and so could its calls.
     """
     for each in _with_children(ledger, run):
         row = ledger.row(each)
@@ -193,9 +200,9 @@ def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
 
 
 def is_unsent(ledger: Ledger, hold: Hold) -> bool:
-    """Return True if a dead process made this reservation and sent nothing.
+    """Return True if a dead process made this reservation, and its run has no entry or is gone.
 
-    A call is recorded before it is sent, so a run without an entry has sent nothing.
+    Nothing was sent for it then: a call is recorded before it is sent.
     """
     if not hold.owner_dead:
         return False
@@ -246,7 +253,8 @@ def close_calls(
     """Record an outcome for each paid call in doubt of a run, and close its reservations.
 
     With `charge`, the calls cost what was reserved, since they may have been billed. Without it,
-    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt.
+    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt. Without calls
+    in doubt, only the reservations are closed, and nothing is recorded.
 
     Raise `UsageError` while a living process works on the run, and `RunNotFound` if there is none.
     Raise `ResumeRefused` if its chain of entries is damaged.
@@ -262,6 +270,7 @@ def close_calls(
         holds = [] if scopes is None else scopes.holds(run=run)
         plan = _Plan(run=run, scopes=scopes, holds=holds, charge=charge, records=records)
         paid = [call for call in open_calls(_drop_unbilled(records)) if isinstance(call, _Paid)]
+        # Calls that a cancel left are settled as charged already, so a release cannot change them.
         left = left_calls(_drop_unbilled(records)) if charge else []
         if paid or left:
             _write(ledger, row, plan, at=at)

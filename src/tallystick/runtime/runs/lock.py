@@ -66,7 +66,10 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
 
 
 def require_idle(ledger: Ledger, run: str) -> None:
-    """Raise `UsageError` if a living process works on the run."""
+    """Raise `UsageError` if a living process of this machine works on the run.
+
+    Raise `LedgerUnavailable` if its lock cannot be read.
+    """
     if is_running(ledger, run):
         raise _running_error(run)
 
@@ -74,7 +77,8 @@ def require_idle(ledger: Ledger, run: str) -> None:
 def is_running(ledger: Ledger, run: str) -> bool:
     """Return True if a living process of this machine works on the run.
 
-    Raise `LedgerUnavailable` if its lock cannot be read.
+    Return False for a ledger in memory, which has no locks. Raise `LedgerUnavailable` if its lock
+    cannot be read.
     """
     folder = ledger.lock_folder
     if folder is None:
@@ -87,7 +91,9 @@ def is_running(ledger: Ledger, run: str) -> bool:
 
 
 def running_runs(ledger: Ledger) -> Iterator[str]:
-    """Yield the runs that living processes work on. The time grows with the number of locks.
+    """Yield the runs that living processes work on, by id. The time grows with the locks.
+
+    A ledger in memory has no locks.
 
     Raise `LedgerUnavailable` if the locks cannot be read.
     """

@@ -51,7 +51,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def said_at_end(ended: RunEnded, started: RunStarted, said: str | None) -> str | None:
-    """Return the last reply of the model for a run that was not answered; else None.
+    """Return `said`, the last reply of the model, for a run that was not answered; else None.
 
     Return None for runs with the prompts of an older version too: their steps have recorded results
     without this reply.
@@ -69,7 +69,7 @@ def run_of(
     step: str | None = None,
     session_lost: bool = False,
 ) -> Run:
-    """Return the result of a run from its final state."""
+    """Return the result of a run from its final state. The run must have ended."""
     assert state.ended is not None
     return Run(
         run=run_id,

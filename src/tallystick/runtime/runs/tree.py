@@ -150,7 +150,7 @@ class RunTree:
     def branch(self, run: str) -> RunNode | None:
         """Return a live run of the tree, or the root; None for others.
 
-        The first run that is named becomes the root.
+        The first run that is named becomes the root. Its id is set here.
         """
         if not self.root.run and run not in self._branches:
             self.root.run = run
@@ -186,6 +186,7 @@ class RunTree:
             case RunProgram():
                 self._set_doing(branch, "running")
             case HostAnswered():
+                # A program has the answer, so the children of that call are over for it.
                 branch.own += charge_of(record)
                 branch.calls += 1
                 self._drop_children(branch)
@@ -325,7 +326,8 @@ class Node(msgspec.Struct, kw_only=True):
 def tree_of(ledger: Ledger, run: str) -> Node:
     """Return the tree of a run. Children are in the order in which the programs began them.
 
-    Raise `LedgerError` if a record cannot be read.
+    Of more than 10,000 runs, the rest is counted in `more` of their parents. So is a run that is in
+    the tree already. Raise `LedgerError` if a record cannot be read.
     """
     root, branch, inside = _node(ledger, run, ledger.row(run), depth=0)
     found: list[tuple[Node, RunNode]] = [(root, branch)]
@@ -354,7 +356,8 @@ def tree_of(ledger: Ledger, run: str) -> Node:
 def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, Record]]:
     """Return the records of the open runs inside a run, each with the id of its run.
 
-    These are the runs that a resume of the outer run also resumes.
+    These are the runs that a resume of the outer run also resumes. A run without an entry has no
+    records. Raise `LedgerError` or `ResumeRefused` if one cannot be read.
     """
     found: list[tuple[str, Record]] = []
     waiting = [records]
@@ -381,7 +384,10 @@ def _open_in(records: Sequence[Record]) -> list[str]:
 def _node(
     ledger: Ledger, run: str, row: RunRow | None, *, depth: int
 ) -> tuple[Node, RunNode, list[str]]:
-    """Return a run, its counts, and the ids of the runs that it began."""
+    """Return a run, its counts, and the ids of the runs that it began, in order.
+
+    Raise `LedgerError` if it cannot be read. A pruned one began no runs that can be known.
+    """
     try:
         records = whole_records(ledger, run)
     except ResumeRefused:
