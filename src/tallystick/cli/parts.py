@@ -1,6 +1,6 @@
-"""The parts that commands are put together of: options that many have, and JSON as output.
+"""Share the option `--json`, stacks of options, and the printing of JSON between all commands.
 
-It imports nothing of ours, so that a command which only reads loads no more for it.
+This module imports nothing else of the package, so that every command can load it at no cost.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 Command = Callable[..., Any]
 Option = Callable[[Command], Command]
 
-JSON = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def stacked(*options: Option) -> Option:
-    """Make one decorator of several options, which `--help` lists in this order."""
+    """Return one decorator that adds several options; `--help` lists them in this order."""
 
     def add(command: Command) -> Command:
         for option in reversed(options):
@@ -30,10 +30,14 @@ def stacked(*options: Option) -> Option:
 
 
 def echo_json(value: object) -> None:
-    """Print a value as one line of JSON."""
+    """Print a value on stdout as one line of JSON.
+
+    Bytes of a path that are not UTF-8 are printed as escapes (`\\udcff`), not refused.
+    """
     try:
         text = msgspec.json.encode(value).decode()
     except UnicodeEncodeError:
-        # A path whose bytes are no text: in escapes, from which it can be had back.
+        # msgspec refuses lone surrogates, which Python uses for bytes of a path that are not UTF-8.
+        # The json module writes them as escapes, so that a reader can restore the path.
         text = json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
     click.echo(text)
