@@ -143,8 +143,9 @@ def skills_for(
 ) -> Skills | None:
     """Return the skills for a command, or None with `none`.
 
-    Skills that are left out are reported on stderr, unless `quiet`. Raise `UsageError` if `none`
-    is combined with a directory or with a skill to `put` into the prompt.
+    None is also returned if no directory with skills is found. Skills that are left out are
+    reported on stderr, unless `quiet`. Raise `UsageError` if `none` is combined with a directory or
+    with a skill to `put` into the prompt, and `SkillUntrusted` if such a skill is not trusted.
     """
     if none:
         if directories or put:

@@ -150,8 +150,9 @@ def command(
     its last expression to stdout.
 
     \b
-    Exit codes: 0 the program ended well, 1 it failed, 2 wrong usage, 3 limit reached,
-    4 sandbox failed, 6 ledger failed (with --session), 130 interrupted.
+    Exit codes: 0 the program ended well, 1 it failed, 2 wrong usage,
+    3 limit reached, 4 sandbox failed, 6 ledger failed (with --session),
+    130 interrupted.
 
     \b
     Example:

@@ -343,8 +343,9 @@ def replay_command(
     texts that it saw.
 
     \b
-    Exit codes: 0 the same, 2 wrong usage, 3 stopped by --timeout, 4 the sandbox failed,
-    6 the ledger cannot be read, 8 something differs, 130 interrupted.
+    Exit codes: 0 the same, 2 wrong usage, 3 stopped by --timeout,
+    4 sandbox failed, 6 the ledger cannot be read, 8 something differs,
+    130 interrupted.
 
     \b
     Example:

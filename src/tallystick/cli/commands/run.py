@@ -53,8 +53,8 @@ _STDIN_SECONDS = 2.0
     "files",
     multiple=True,
     metavar="[NAME=]FILE|DIR|GLOB|-",
-    help="Give programs this file to read, as `context` or as NAME; - is standard input. May be "
-    "repeated.",
+    help="Let programs read this file, directory or glob, as `context` or as NAME; - is standard "
+    "input. May be repeated.",
 )
 @click.option(
     "-m",
@@ -161,9 +161,9 @@ def run_command(
     (tally config).
 
     \b
-    Exit codes: 0 answered, 1 no progress, refused, or the output cannot be written,
-    2 wrong usage, 3 limit reached, 4 sandbox failed, 5 model failed, 6 ledger failed,
-    7 outcome of a call unknown, 130 interrupted.
+    Exit codes: 0 answered, 1 no progress, refused, or output cannot be written,
+    2 wrong usage, 3 limit reached, 4 sandbox failed, 5 model failed,
+    6 ledger failed, 7 outcome of a call unknown, 130 interrupted.
 
     \b
     Example:
