@@ -194,7 +194,8 @@ def _limit_options(default: Callable[[object], str]) -> Option:
             "--reply-tokens",
             type=click.IntRange(min=1),
             metavar="N",
-            help=f"Ask for replies of at most N tokens.  [{default(f'{_DEFAULTS.reply_tokens:,}')}]",
+            help="Ask for replies of at most N tokens.  "
+            f"[{default(f'{_DEFAULTS.reply_tokens:,}')}]",
         ),
         click.option(
             "--retries",

@@ -30,9 +30,9 @@ def stacked(*options: Option) -> Option:
 
 
 def echo_json(value: object) -> None:
-    """Print a value on stdout as one line of JSON.
+    r"""Print a value on stdout as one line of JSON.
 
-    Bytes of a path that are not UTF-8 are printed as escapes (`\\udcff`), not refused.
+    Bytes of a path that are not UTF-8 are printed as escapes (`\udcff`), not refused.
     """
     try:
         text = msgspec.json.encode(value).decode()

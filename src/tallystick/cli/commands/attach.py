@@ -67,7 +67,12 @@ def _open_attachments() -> Iterator[CollectableAttachments]:
 @command.command("put")
 @click.argument("files", nargs=-1, required=True, metavar="FILE|-...")
 @_SESSION
-@click.option("--type", "media_type", metavar="TYPE", help="Store this media type.  [default: guessed from bytes]")
+@click.option(
+    "--type",
+    "media_type",
+    metavar="TYPE",
+    help="Store this media type.  [default: guessed from bytes]",
+)
 @click.option("--label", metavar="TEXT", help="Store this label.  [default: the file's name]")
 @JSON
 def put_command(

@@ -215,7 +215,9 @@ def _verify_ledger(run: str | None, as_json: bool) -> int:
     return OK if report.ok else LEDGER
 
 
-def _verify_head(run: str | None, given: HeadFile | Head, key: PublicKey | None, as_json: bool) -> int:
+def _verify_head(
+    run: str | None, given: HeadFile | Head, key: PublicKey | None, as_json: bool
+) -> int:
     ledger = open_stores(ledger_path()).ledger
     if run is not None:
         named = resolve_run(ledger, run)

@@ -90,9 +90,7 @@ def untrust_command() -> int:
     return 0
 
 
-_NO_FILE = (
-    f"there is no {PROJECT_FILE} in this directory or above it; run this inside the project"
-)
+_NO_FILE = f"there is no {PROJECT_FILE} in this directory or above it; run this inside the project"
 
 
 def _is_shown(setting: Setting) -> bool:

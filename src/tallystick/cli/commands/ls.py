@@ -342,14 +342,14 @@ def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
     for line in doubt_lines(found):
         click.echo(line)
     for each in holds:
-        click.echo(f"{hold_line(each)} of the total by a dead process")
+        click.echo(f"{hold_line(each)} of the total, by a dead process")
     if not found and not holds:
         click.echo("nothing is in doubt", err=True)
     return 0
 
 
 def _holds(ledger: Ledger, scopes: Scopes) -> list[Hold]:
-    """List the reservations in the total. Those of calls that were never sent are released first."""
+    """List the reservations in the total, after releasing those of calls that were never sent."""
     # If the ledger cannot be written, list it all the same; the unsent calls are left out below.
     with contextlib.suppress(LedgerError):
         release_unsent(ledger, scopes)

@@ -129,9 +129,7 @@ _STDIN_SECONDS = 2.0
     help="Start the random numbers of programs from this seed.",
 )
 @with_clock
-@click.option(
-    "--dry-run", is_flag=True, help="Estimate the cost; ask no model and record nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Estimate the cost; ask no model and record nothing.")
 @shown_options
 def run_command(
     question: str,

@@ -322,7 +322,11 @@ async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | 
 
 @session_command.command("export")
 @click.argument("session")
-@click.option("--snapshot", metavar="NAME", help="Export the values of this snapshot, not those of the session.")
+@click.option(
+    "--snapshot",
+    metavar="NAME",
+    help="Export the values of this snapshot, not those of the session.",
+)
 def session_export_command(session: str, snapshot: str | None) -> int:
     r"""Print the values of a session as JSON.
 
@@ -484,7 +488,9 @@ def resume_command(session: str, as_json: bool) -> int:
 @session_command.command("set")
 @click.argument("session")
 @click.argument("variables", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--unset", multiple=True, metavar="KEY", help="Remove this context variable. May be repeated.")
+@click.option(
+    "--unset", multiple=True, metavar="KEY", help="Remove this context variable. May be repeated."
+)
 @JSON
 def set_command(
     session: str, variables: tuple[str, ...], unset: tuple[str, ...], as_json: bool

@@ -1,4 +1,4 @@
-"""`tally skills why`: what became of a skill in a run, or would now, in a sentence."""
+"""`tally skills why`: say in a sentence why a skill was listed, loaded or used, or was not."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _SENTENCE_CHARS_MAX = 2_000
 @DIRECTORIES
 @JSON
 def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_json: bool) -> int:
-    r"""Say why a skill was listed, loaded or used in RUN, or was not; without RUN, would be now.
+    r"""Say why a skill was listed, loaded or used, or was not.
 
-    RUN is an id, the beginning of one, or `last`. What is said of a run comes from its record.
+    With RUN, an id, the beginning of one, or `last`, the answer comes from the record of that run.
+    Without RUN, it is for a run that would start now.
 
     \b
     Example:
