@@ -23,7 +23,7 @@ from tallystick.cli.progress import (
     Row,
     budget_lines,
     caps_left,
-    fitted,
+    fit,
     progress_for,
     row_text,
     rows_of,
@@ -257,7 +257,7 @@ def test_a_row_is_never_wider_than_it_may_be_whoever_wrote_it(
 
 @given(text=st.text(), width=st.integers(0, 60))
 def test_what_is_fitted_has_so_many_cells(text: str, width: int) -> None:
-    assert cells(fitted(safe(text), width)) == width
+    assert cells(fit(safe(text), width)) == width
 
 
 @pytest.mark.parametrize("evil", EVIL)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from tallystick.cli.exit_codes import INTERRUPTED
 from tallystick.core.errors import Cancelled, TallystickError
 
 # The groups and commands in the order of `tally --help`; each command has its module below
@@ -160,7 +161,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt, Cancelled):
         click.echo("interrupted", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except TallystickError as error:
         # Imported late: this module imports every package that has errors of its own.
         from tallystick.cli.errors import exit_code_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tallystick.cli.parts import JSON, Option, stacked
+from tallystick.cli.parts import JSON, Option, stack_options
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.sandbox.port import AUTO
@@ -45,10 +45,10 @@ with_layers = click.option(
 )
 
 # The options that choose the sandbox of a single program, which has no network.
-with_backend = stacked(_BACKEND, with_layers)
+with_backend = stack_options(_BACKEND, with_layers)
 
 # The options that choose the sandbox of a run, and the hosts that its programs may connect to.
-with_sandbox = stacked(
+with_sandbox = stack_options(
     _BACKEND,
     click.option(
         "--net",
@@ -63,7 +63,7 @@ with_sandbox = stacked(
 
 
 # The options that check the names in programs before these run.
-with_vocabulary = stacked(
+with_vocabulary = stack_options(
     click.option(
         "--vocabulary",
         "strictness",
@@ -104,7 +104,7 @@ with_memory = click.option(
 
 
 # The options that set the date and the time zone of a run.
-with_clock = stacked(
+with_clock = stack_options(
     click.option(
         "--clock",
         metavar="now|fixed|TIME",
@@ -120,7 +120,7 @@ with_clock = stacked(
 
 
 # The options that choose the skills of a run.
-with_skills = stacked(
+with_skills = stack_options(
     click.option(
         "--skills",
         "skill_directories",
@@ -162,7 +162,7 @@ def skills_for(
 
 def _limit_options(default: Callable[[object], str]) -> Option:
     """Return the options for the limits of a run; `default` writes the default of each."""
-    return stacked(
+    return stack_options(
         click.option(
             "--max-turns",
             type=click.IntRange(min=0),
@@ -213,7 +213,7 @@ with_new_limits = _limit_options(lambda _: "default: as before")
 
 
 # The options that choose how a run is shown.
-shown_options = stacked(
+shown_options = stack_options(
     JSON,
     click.option(
         "--events", is_flag=True, help="Print each record as a JSON line once it is stored."

@@ -1,4 +1,4 @@
-"""Share the option `--json`, stacks of options, and the printing of JSON between all commands.
+"""Share the option `--json`, stacks of options, and the printing of lines between all commands.
 
 This module imports nothing else of the package, so that every command can load it at no cost.
 """
@@ -6,6 +6,10 @@ This module imports nothing else of the package, so that every command can load 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +22,7 @@ Option = Callable[[Command], Command]
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-def stacked(*options: Option) -> Option:
+def stack_options(*options: Option) -> Option:
     """Return one decorator that adds several options; `--help` lists them in this order."""
 
     def add(command: Command) -> Command:
@@ -27,6 +31,51 @@ def stacked(*options: Option) -> Option:
         return command
 
     return add
+
+
+def stdout_columns() -> int | None:
+    """Return the width of the terminal on stdout, or None if programs read the output.
+
+    The variable COLUMNS sets a width for them too.
+    """
+    if "COLUMNS" in os.environ or sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
+
+
+def stderr_columns() -> int:
+    """Return the width of lines on stderr: COLUMNS, that of the terminal, or 80."""
+    return shutil.get_terminal_size().columns
+
+
+def wrap_line(line: str, *, indent: int, width: int) -> list[str]:
+    """Break a line between words, so that it fits `width` columns.
+
+    Further lines are indented. A word that is wider than a line is not broken, so that a path or an
+    id can be copied.
+    """
+    return textwrap.wrap(
+        line,
+        width=width,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def echo_line(line: str, *, indent: int = 10) -> None:
+    """Print a line on stdout; on a terminal, break it where the terminal ends."""
+    width = stdout_columns()
+    fits = width is None or len(line) <= width
+    for each in [line] if fits else wrap_line(line, indent=indent, width=width or len(line)):
+        click.echo(each)
+
+
+def echo_error_line(line: str, *, indent: int = 9) -> None:
+    """Print a line on stderr, broken between words if it is wider than the terminal."""
+    width = stderr_columns()
+    for each in [line] if len(line) <= width else wrap_line(line, indent=indent, width=width):
+        click.echo(each, err=True)
 
 
 def echo_json(value: object) -> None:

@@ -22,7 +22,7 @@ from tallystick.attachments.port import Reference
 from tallystick.attachments.session import SessionAttachments
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.records import RunStarted, StepEntered
 from tallystick.runtime.runs.history import records_of, resolve_run
@@ -219,8 +219,8 @@ def verify_command(as_json: bool) -> int:
             click.echo(line)
         for each in report.bad:
             click.echo(f"{each.id}: {each.why}")
-        held = f"{counted(report.references, 'reference')}, {counted(report.blobs, 'blob')}"
-        click.echo(f"{held}, {counted(report.bytes, 'byte')}")
+        held = f"{quantity(report.references, 'reference')}, {quantity(report.blobs, 'blob')}"
+        click.echo(f"{held}, {quantity(report.bytes, 'byte')}")
     return OK if report.ok else LEDGER
 
 
@@ -300,8 +300,8 @@ def _plain(text: str | None) -> str:
 
 def _reclaim_line(report: ReclaimReport) -> str:
     verb = "would delete" if report.dry_run else "deleted"
-    looked = counted(report.scanned_blob_count, "blob")
-    size = counted(report.reclaimed_bytes, "byte")
+    looked = quantity(report.scanned_blob_count, "blob")
+    size = quantity(report.reclaimed_bytes, "byte")
     return (
         f"{looked} checked; {verb} {report.reclaimed_count} ({size}), "
         f"deferred {len(report.condemn_deferred_ids)}, "

@@ -11,7 +11,7 @@ import msgspec
 
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.json_text import canonical
@@ -71,7 +71,7 @@ def head_command(run: str, sign: bool, output: Path | None, as_json: bool) -> in
     document = head_of(ledger, found, at_ms=now_ms(), key=key)
     signed = f"signed by {document.key_id}" if document.signed else "unsigned"
     _write_document(canonical(document), output, as_json)
-    click.echo(f"head of {found}: {counted(document.count, 'entry')}, {signed}", err=True)
+    click.echo(f"head of {found}: {quantity(document.count, 'entry')}, {signed}", err=True)
     return 0
 
 
@@ -106,7 +106,7 @@ def prove_command(
     proof = proof_of(ledger, found, seq, head=head, body=body)
     _write_document(canonical(proof), output, as_json)
     shown = "with its body" if body else "without its body"
-    click.echo(f"entry {seq} of {found}, {shown}, under {counted(proof.count, 'entry')}", err=True)
+    click.echo(f"entry {seq} of {found}, {shown}, under {quantity(proof.count, 'entry')}", err=True)
     return 0
 
 
@@ -254,11 +254,11 @@ def _report_text(report: VerifyReport) -> str:
     if report.first_bad is not None:
         return _bad_entry_text(report.first_bad)
     erased = f", {report.erased:,} erased" if report.erased else ""
-    counts = f"{counted(report.runs, 'run')}, {counted(report.entries, 'entry')}{erased}"
+    counts = f"{quantity(report.runs, 'run')}, {quantity(report.entries, 'entry')}{erased}"
     bad = [_bad_row_text(each) for each in report.bad_rows]
     held = f"{counts}: all hold"
     if bad:
-        held = f"{counts}: the chains hold, but {counted(len(bad), 'row')} of other tables do not"
+        held = f"{counts}: the chains hold, but {quantity(len(bad), 'row')} of other tables do not"
     uncovered = [f"not covered by the format: {each}" for each in report.not_covered]
     return "\n".join([*bad, held, *report.notes, *uncovered])
 
@@ -279,4 +279,4 @@ def _echo_head(head: HeadReport) -> None:
         "bad": "not signed by the key of --key",
     }[head.signature]
     at = f" at {head.at}" if head.at else ""
-    click.echo(f"head of {counted(head.count, 'entry')}{at}: {signature}", err=True)
+    click.echo(f"head of {quantity(head.count, 'entry')}{at}: {signature}", err=True)

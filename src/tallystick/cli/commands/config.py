@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import PROJECT_FILE, config_directory
 from tallystick.settings.schema import one_line
@@ -39,7 +39,7 @@ def command(context: click.Context, as_json: bool) -> int:
         echo_json(found)
     else:
         for line in _table([each for each in found if _is_shown(each)]):
-            click.echo(line)
+            echo_line(line, indent=4)
     for warning in settings.warnings:
         click.echo(f"warning: {warning}", err=True)
     return 0
@@ -100,6 +100,7 @@ def _is_shown(setting: Setting) -> bool:
 
 def _table(rows: list[Setting]) -> Iterator[str]:
     widths = [max(len(row.name) for row in rows), max(len(row.value or "-") for row in rows)]
-    widths[1] = min(widths[1], 50)
+    # A row with a long path is wider. The others then still fit 80 columns.
+    widths[1] = min(widths[1], 30)
     for row in rows:
         yield f"{row.name:<{widths[0]}}  {row.value or '-':<{widths[1]}}  {row.source}"

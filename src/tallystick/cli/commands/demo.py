@@ -14,9 +14,10 @@ from pathlib import Path
 import click
 
 from tallystick.cli.driving import show_run
-from tallystick.cli.exit_codes import exit_code_of_stop
+from tallystick.cli.exit_codes import DIVERGED, LEDGER, OK, exit_code_of_stop
+from tallystick.cli.parts import echo_error_line, stderr_columns, wrap_line
 from tallystick.cli.progress import Sayer, progress_for
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.client import Session
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.commands import Code
@@ -100,7 +101,7 @@ def demo_command(
         if quiet or not result.answered:
             return exit_code_of_stop(result.stop)
         if isinstance(model, RecordedModel) and model.drift:
-            say(f"note     not as they were recorded: {counted(len(model.drift), 'prompt')}")
+            say(f"note     {quantity(len(model.drift), 'prompt')} not as recorded")
         return _prove(session, result)
 
 
@@ -150,10 +151,11 @@ def _model(settings: Settings | None, session: Session) -> tuple[Model, float | 
 def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: Say) -> None:
     sizes = ", ".join(f"{name} ({len(text) / 1e6:.2f} MB)" for name, text in texts.items())
     say(f"data     {sizes}, made from seed {SEED}")
-    say(f"question {QUESTION}")
+    for line in wrap_line(f"question {QUESTION}", indent=9, width=stderr_columns()):
+        say(line)
     if recorded:
         say(f"model    the replies were recorded from {model.name.removeprefix('recorded:')};")
-        say("         the programs in them run here and now, in the sandbox")
+        say("         the programs in them run now, on this machine, in the sandbox")
     else:
         say(f"model    {model.name}")
     say("")
@@ -222,28 +224,26 @@ def _prove(session: Session, result: Run) -> int:
     Return the exit code: 8 if the replay differs, 6 if a hash does not hold.
     """
     replayed = session.replay(result.run)
-    click.echo(
-        f"replay   {counted(replayed.programs, 'program')} ran again without a model: "
-        f"{'the same, to the byte' if replayed.held else f'differs at {replayed.divergence}'}",
-        err=True,
+    echo_error_line(
+        f"replay   {quantity(replayed.programs, 'program')} ran again without a model: "
+        f"{'the same, to the byte' if replayed.held else f'differs at {replayed.divergence}'}"
     )
     checked = verify_ledger(session.ledger, [result.run])
-    click.echo(
-        f"verify   {counted(checked.entries, 'entry')}, "
-        f"{'every hash holds' if checked.first_bad is None else f'broken: {checked.first_bad}'}",
-        err=True,
+    echo_error_line(
+        f"verify   {quantity(checked.entries, 'entry')}, "
+        f"{'every hash holds' if checked.first_bad is None else f'broken: {checked.first_bad}'}"
     )
     if not replayed.held or checked.first_bad is not None:
-        return 8 if not replayed.held else 6
+        return DIVERGED if not replayed.held else LEDGER
     for line in _NEXT:
         click.echo(line.format(run=result.run), err=True)
-    return 0
+    return OK
 
 
 _NEXT = (
     "",
-    "next     tally inspect {run}     what it did, turn by turn",
-    "         tally demo --save demo    the file, to ask questions of your own:",
+    "next     tally inspect {run}    # the run turn by turn",
+    "         tally demo --save demo    # write the file, to ask about it yourself:",
     '         tally run "how often was a hull inspected?" -f demo/harbour.csv -m MODEL',
-    "         MODEL is openai:NAME, anthropic:NAME, ollama:NAME, or gguf:FILE (tally run --help)",
+    "         MODEL is openai:NAME, anthropic:NAME, ollama:NAME or gguf:FILE",
 )

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tallystick.cli.commands.sessions import made_by, other_guest_note
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import TallystickError
 from tallystick.runtime.programs.backends import CAPABILITIES
@@ -77,16 +77,16 @@ def doctor_command(as_json: bool) -> int:
         echo_json(told)
     else:
         for name, fact in facts.items():
-            click.echo(f"{name:<8} {fact}")
+            echo_line(f"{name:<8} {fact}", indent=9)
         for finding in [*findings, *beside]:
             if finding.offered:
                 verdict = "proven" if finding.proven else f"not proven: {finding.why}"
-                click.echo(f"{finding.backend:<8} {finding.capability:<18} {verdict}")
+                echo_line(f"{finding.backend:<8} {finding.capability:<18} {verdict}", indent=28)
         for layer, why in layers.items():
             if why is not None:
-                click.echo(f"process  without {layer}: {why}")
+                echo_line(f"process  without {layer}: {why}", indent=9)
         for line in _session_lines(others, programs_only, unread):
-            click.echo(f"sessions {line}")
+            echo_line(f"sessions {line}", indent=9)
     needed = [each for each in (*findings, *beside) if each.backend == DEFAULT and each.offered]
     return 0 if all(finding.proven for finding in needed) else 4
 

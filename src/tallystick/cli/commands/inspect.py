@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
+from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
+from tallystick.cli.progress import Row, budget_lines, fit, row_text, shown_cost
 from tallystick.cli.show import (
-    counted,
     outcome,
     plain,
+    quantity,
     safe,
     steps_as_json,
     table_lines,
@@ -92,7 +92,7 @@ def inspect_command(
         if as_json:
             echo_json(root)
             return 0
-        for line in tree_lines(root, whole=whole):
+        for line in tree_lines(root, whole=whole, width=stdout_columns()):
             click.echo(line)
         return 0
     records = list(records_of(ledger, found))
@@ -106,7 +106,11 @@ def inspect_command(
     # A chain of steps has no turns, so show a line for each of its records.
     in_blocks = not as_records and isinstance(records[0], RunStarted)
     for line in turn_lines(records, full=programs) if in_blocks else _lines(records, programs):
-        click.echo(line)
+        # Indented lines are programs and their output, which keep their line breaks.
+        if line.startswith("    "):
+            click.echo(line)
+        else:
+            echo_line(line)
     return 0
 
 
@@ -149,7 +153,7 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                     yield from _prefix(">>> ", source.splitlines(), full=True)
             case ProgramFinished():
                 yield from _prefix("", _output_lines(record), full=full)
-                calls = counted(record.host_calls, "host call") + ", " if record.host_calls else ""
+                calls = quantity(record.host_calls, "host call") + ", " if record.host_calls else ""
                 # Its output and its traceback are shown above, so add only an answer.
                 said = f"  {outcome(record)}" if record.answer is not None else ""
                 yield f"    [{calls}{record.wall_ms / 1000:,.1f} s]{said}"
@@ -157,7 +161,7 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                 yield ""
                 yield f"run       {record.stop}  {plain(record.detail)}".rstrip()
                 yield from _prefix("", (record.answer or "").splitlines(), full=True)
-                turns = counted(record.charge.turns, "turn")
+                turns = quantity(record.charge.turns, "turn")
                 yield f"cost      {shown_cost(record.charge, bounded=bounded)}   {turns}"
             case _:
                 yield from transcript_lines(record)
@@ -188,11 +192,15 @@ def _prefix(mark: str, lines: Sequence[str], *, full: bool) -> Iterator[str]:
     for line in shown:
         yield f"    {mark}{safe(line.expandtabs())}".rstrip()
     if len(shown) < len(lines):
-        yield f"    … {counted(len(lines) - len(shown), 'more line')} (--programs shows all)"
+        yield f"    … {quantity(len(lines) - len(shown), 'more line')} (--programs shows all)"
 
 
-def tree_lines(root: Node, *, whole: bool) -> list[str]:
-    """Write a run and those inside it as lines, and what all together may still use."""
+def tree_lines(root: Node, *, whole: bool, width: int | None = None) -> list[str]:
+    """Write a run and those inside it as lines, and what all together may still use.
+
+    A run has one line, or two if one does not fit `width`. Without `whole`, a run shows at most 20
+    of its children.
+    """
     lines: list[str] = []
     waiting: list[Node | str] = [root]
     while waiting:
@@ -200,16 +208,18 @@ def tree_lines(root: Node, *, whole: bool) -> list[str]:
         if isinstance(each, str):
             lines.append(each)
             continue
-        lines.append(_node_line(each))
+        lines += _node_lines(each, width)
         shown = each.children if whole else each.children[:_CHILDREN_SHOWN]
         rest = _rest_line(each, each.children[len(shown) :])
         waiting += [*([] if rest is None else [rest]), *reversed(shown)]
     if root.limits is not None:
-        lines += budget_lines(root.charge, root.limits, seconds=0, width=_WIDTH)
+        lines += budget_lines(
+            root.charge, root.limits, seconds=0, width=min(width or _WIDTH, _WIDTH)
+        )
     return lines
 
 
-def _node_line(node: Node) -> str:
+def _node_lines(node: Node, width: int | None) -> list[str]:
     row = Row(
         depth=min(node.depth, _DEPTH_SHOWN),
         name=node.goal or ("(pruned)" if node.standing == "pruned" else "(nothing recorded)"),
@@ -219,8 +229,13 @@ def _node_line(node: Node) -> str:
     )
     answer = "" if node.answer is None else f"  {plain(node.answer, chars_max=40)!r}"
     asked = f"  {node.queries[0]:,} of {node.queries[1]:,} queries" if node.queries[1] else ""
-    text = row_text(row, width=_WIDTH, name_cells=_NAME_CELLS)
-    return f"{text:<{_WIDTH}}  {plain(node.run, chars_max=26)}{asked}{answer}"
+    text = row_text(row, width=min(width or _WIDTH, _WIDTH), name_cells=_NAME_CELLS)
+    rest = f"{plain(node.run, chars_max=26)}{asked}{answer}"
+    line = f"{text:<{_WIDTH}}  {rest}"
+    if width is None or len(line) <= width:
+        return [line]
+    indent = "  " * (min(node.depth, _DEPTH_SHOWN) + 1)
+    return [text, fit(f"{indent}{rest}", width).rstrip()]
 
 
 def _state(node: Node) -> str:
@@ -289,7 +304,7 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
         echo_json({"run": found, "receipt": receipt})
     else:
         for line in _receipt_lines(found, receipt):
-            click.echo(line)
+            echo_line(line)
     return 0
 
 
@@ -342,22 +357,22 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     if holds_reservations(receipt):
         cost = f"at most {cost}"
     if unpriced and cost != "price unknown":
-        cost += f" and {counted(unpriced, 'unpriced call')}"
+        cost += f" and {quantity(unpriced, 'unpriced call')}"
     cap = "" if receipt.usd_cap is None else f" of {shown_usd(receipt.usd_cap)}"
     made = [
         f"run       {run}",
         f"status    {receipt.status}  ({receipt.stop}: {receipt.detail})",
         f"cost      {cost}{cap}",
-        f"used      {counted(charge.turns, 'turn')}, {counted(charge.model_calls, 'model call')}, "
-        f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
+        f"used      {quantity(charge.turns, 'turn')}, "
+        f"{quantity(charge.model_calls, 'model call')}, {charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
         f"{charge.wall_ms / 1000:.1f} s",
     ]
     if receipt.step is not None and receipt.parent is not None:
         made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
     made += [_model(each) for each in receipt.models]
     if receipt.refused_calls:
-        made.append(f"refused   {counted(receipt.refused_calls, 'call')} that the budget forbade")
-    made += [f"called    {name}  {counted(count, 'time')}" for name, count in receipt.tool_calls]
+        made.append(f"refused   {quantity(receipt.refused_calls, 'call')} that the budget forbade")
+    made += [f"called    {name}  {quantity(count, 'time')}" for name, count in receipt.tool_calls]
     made.append(f"effects   {receipt.side_effects:,}")
     made.append(f"given     sha256:{receipt.inputs_digest}")
     made.append(f"answered  sha256:{receipt.outputs_digest}")
@@ -374,7 +389,7 @@ def _model(line: ModelLine) -> str:
     failed = f", {line.failed:,} failed" if line.failed else ""
     odd = "".join(f"  {name} x{count}" for name, count in line.flags)
     return (
-        f"model     {line.model}  {counted(line.calls, 'call')}{failed}  {line.tokens_in:,} in  "
+        f"model     {line.model}  {quantity(line.calls, 'call')}{failed}  {line.tokens_in:,} in  "
         f"{line.tokens_out:,} out  {usd}  ({_PRICES.get(line.price, line.price)}){odd}"
     )
 
@@ -423,7 +438,11 @@ def diff_command(a: str, b: str, as_json: bool, full: bool) -> int:
         echo_json(shown)
         return 0
     for line in _difference_lines(runs, difference, full=full):
-        click.echo(line)
+        # Indented lines are of diffs, which keep their line breaks.
+        if line.startswith(_INDENT):
+            click.echo(line)
+        else:
+            echo_line(line)
     return 0
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -13,9 +11,9 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import IN_DOUBT, OK
-from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.progress import fitted
-from tallystick.cli.show import counted, plain
+from tallystick.cli.parts import JSON, echo_json, stdout_columns
+from tallystick.cli.progress import fit
+from tallystick.cli.show import plain, quantity
 from tallystick.core.chain import Header, Sealed
 from tallystick.core.charge import shown_usd
 from tallystick.core.errors import LedgerError, RunNotFound, UsageError
@@ -114,14 +112,12 @@ def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int
         ledger = stores.ledger
         if in_doubt:
             return _list_doubts(stores, as_json=as_json)
-        rows = [_listed(ledger, row) for row in _newest(ledger, limit, children=children)]
+        rows = [_row_of(ledger, row) for row in _newest(ledger, limit, children=children)]
         rows = _with_steps_marked(ledger, rows)
     if as_json:
         echo_json(rows)
         return 0
-    on_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
-    for line in table_of(rows, width=width):
+    for line in table_of(rows, width=stdout_columns()):
         click.echo(line)
     return 0
 
@@ -156,7 +152,7 @@ def table_of(rows: Sequence[_Listed], *, width: int | None) -> list[str]:
     for row, goal in zip(cells, goals, strict=True):
         line = "  ".join(f"{each:<{size}}" for each, size in zip(row, wide, strict=True))
         line = f"{line}  {goal}".rstrip()
-        lines.append(line if width is None else fitted(line, width).rstrip())
+        lines.append(line if width is None else fit(line, width).rstrip())
     return lines
 
 
@@ -188,7 +184,7 @@ def _what(row: _Listed) -> str:
 # -- a chain ------------------------------------------------------------------------------------
 
 
-def _listed(ledger: Ledger, row: RunRow) -> _Listed:
+def _row_of(ledger: Ledger, row: RunRow) -> _Listed:
     """Read what the list shows of one chain. One that cannot be read becomes `unreadable`."""
     try:
         return _read(ledger, row)
@@ -211,13 +207,13 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
     if first is not None and _is_of_steps(first):
         lines = step_lines(records := list(records_of(ledger, row.run)))
         if lines:
-            return _listed_steps(row, lines, pruned=isinstance(records[-1], RunPruned))
+            return _steps_row(row, lines, pruned=isinstance(records[-1], RunPruned))
     # The first record and the last ones are enough for a run that has ended. Reading all of each
     # run would make the list as slow as the ledger is long.
     tail = list(ledger.read(row.run, start=max(0, row.head.count - _END_ENTRIES)))
     end = [decode_record(each.body) for each in tail if each.body is not None]
     if tail and (tail[-1].body is None or isinstance(end[-1], RunPruned)):
-        return _listed_pruned(row, end)
+        return _pruned_row(row, end)
     started = None if first is None else _start_of(ledger, first)
     ended = end[-1] if end and isinstance(end[-1], RunEnded) else None
     return _Listed(
@@ -260,7 +256,7 @@ def _has_reservations(end: Sequence[Record]) -> bool:
     return bool(issued) and holds_reservations(issued[-1])
 
 
-def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
+def _pruned_row(row: RunRow, end: list[Record]) -> _Listed:
     """Return what the receipt of a pruned run still says."""
     issued = next((each for each in reversed(end) if isinstance(each, ReceiptIssued)), None)
     receipt = None if issued is None else issued.receipt
@@ -311,7 +307,7 @@ def _is_of_steps(first: Sealed) -> bool:
     return msgspec.json.decode(first.header, type=Header).tag.startswith("step.")
 
 
-def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _Listed:
+def _steps_row(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _Listed:
     outermost, totals = lines[0], step_totals(lines)
     unpriced = totals.unpriced and totals.unpriced == totals.llm_calls
     ended = outermost.receipt is not None
@@ -371,7 +367,7 @@ def _call_line(call: OpenIntent) -> str:
         return f"{place}  an effect: it may have happened"
     many = max(1, len(call.items))
     cost = f"at most {shown_usd(call.usd)}" if call.usd is not None else "price unknown"
-    calls = counted(many, "call")
+    calls = quantity(many, "call")
     return f"{place}  {calls}, {cost}, at most {call.tokens:,} tokens (reserved)"
 
 
@@ -486,7 +482,7 @@ def _close(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedC
 
 def _echo_closed(closed: ClosedCalls, *, charge: bool) -> None:
     if closed.calls or closed.holds:
-        calls = counted(closed.calls, "call")
+        calls = quantity(closed.calls, "call")
         held = "1 reservation" if closed.holds == 1 else f"{closed.holds:,} reservations"
         of_total = f", with {held} of the total" if closed.holds else ""
         how = "settled at its reservation" if charge else "released, nothing is charged"

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from tallystick.cli.driving import Shown, opened
+from tallystick.cli.driving import Display, open_session
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
     limits_from,
@@ -20,9 +20,9 @@ from tallystick.cli.options import (
     with_new_limits,
     with_skills,
 )
-from tallystick.cli.parts import JSON, stacked
+from tallystick.cli.parts import JSON, stack_options
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
@@ -44,7 +44,7 @@ from tallystick.stores import open_stores
 
 
 # The options of the commands that continue a run.
-with_resume = stacked(
+with_resume = stack_options(
     click.argument("run"),
     click.option(
         "-m",
@@ -129,13 +129,13 @@ def resume_run(
     _, records = checked(ledger, found)
     started = History(records).started
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
-    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
+    display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     ended = records[-1]
     check_decision(found, records, decision)
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # Showing the answer needs no model, so do not open one: its file or key may be gone.
         with Session(ledger=ledger, config=None) as session:
-            return shown.end(session.resume(found))
+            return display.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
             f"warning: run {found} is taken over from a process that still runs it: that process "
@@ -143,13 +143,13 @@ def resume_run(
             err=True,
         )
     settings = load_settings(flags=flags)
-    progress = shown.progress(records, open_records(ledger, records))
+    progress = display.progress(records, open_records(ledger, records))
     skills = None
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        shown.going(progress, found) as watch,
-        opened(
+        display.watching(progress, found) as watch,
+        open_session(
             settings,
             ledger,
             skills,
@@ -171,7 +171,7 @@ def resume_run(
             )
         finally:
             progress.close()
-    return shown.end(result)
+    return display.end(result)
 
 
 # `tally approve` and `tally deny`: decide about a program that waits for a person.
@@ -282,14 +282,18 @@ def fork_command(
     settings = load_settings(flags={"model": model or started.model})
     given = dict(_parse_change(each) for each in changes)
     temperature = given.get("temperature")
-    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
-    progress = shown.progress(shared_records(found, records, turn))
+    display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
+    progress = display.progress(shared_records(found, records, turn))
     skills = None
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        shown.going(progress) as watch,
-        opened(settings, ledger, skills, given=started.memory, say=progress.say) as (session, _, _),
+        display.watching(progress) as watch,
+        open_session(settings, ledger, skills, given=started.memory, say=progress.say) as (
+            session,
+            _,
+            _,
+        ),
     ):
         try:
             result = session.fork(
@@ -302,7 +306,7 @@ def fork_command(
             )
         finally:
             progress.close()
-    return shown.end(result)
+    return display.end(result)
 
 
 def _parse_change(text: str) -> tuple[str, Value]:
@@ -377,13 +381,13 @@ def replay_command(
 def _report_line(report: ReplayReport) -> str:
     """Write a replay in a line: what was compared, and the first difference if there is one."""
     served = (
-        f", {counted(report.served, 'program')} not run again but taken from the record"
+        f", {quantity(report.served, 'program')} not run again but taken from the record"
         if report.served
         else ""
     )
-    entries = counted(report.entries, "entry")
+    entries = quantity(report.entries, "entry")
     if report.divergence is None:
-        again = counted(report.programs, "program")
+        again = quantity(report.programs, "program")
         return f"{entries}, {again} run again{served}: no divergence"
     where = report.divergence
     note = f"; {report.note}" if report.note else ""

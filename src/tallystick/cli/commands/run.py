@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tallystick.cli.driving import Shown, opened, show_estimate
+from tallystick.cli.driving import Display, open_session, show_estimate
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.options import (
     shown_options,
@@ -182,13 +182,13 @@ def run_command(
     if not quiet:
         for line in encodings_told(inputs):
             click.echo(line, err=True)
-    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
+    display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
     vocabulary = vocabulary_for(strictness, thesaurus)
-    progress = shown.progress()
+    progress = display.progress()
     with (
-        shown.going(progress) as watch,
-        opened(
+        display.watching(progress) as watch,
+        open_session(
             settings,
             open_stores(ledger_path()).ledger,
             skills,
@@ -233,7 +233,7 @@ def run_command(
         finally:
             progress.close()
             Recent(data_directory()).note(watch.loaded)
-    return shown.end(result)
+    return display.end(result)
 
 
 def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]:

@@ -15,7 +15,7 @@ import msgspec
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import Refused, TallystickError, UsageError, system_errors
 from tallystick.interop.error_codes import told_error
@@ -49,7 +49,7 @@ _TEXT_CHARS_MAX = 60
 
 
 @contextlib.contextmanager
-def opened_sessions(*, as_json: bool) -> Iterator[Sessions]:
+def open_sessions(*, as_json: bool) -> Iterator[Sessions]:
     """Open this user's sessions. With JSON, print an error on stdout too, with its code.
 
     The error is raised again, so that it also reaches stderr and decides the exit code.
@@ -88,7 +88,7 @@ def other_guest_note(sessions: Sequence[str]) -> str:
     one = len(sessions) == 1
     named = sessions[0] if one else "SESSION"
     return (
-        f"{counted(len(sessions), 'session')} {'was' if one else 'were'} stored by another version "
+        f"{quantity(len(sessions), 'session')} {'was' if one else 'were'} left by another version "
         f"of the sandbox: no program can run in {'it' if one else 'them'} here. Runs stay readable "
         f"(tally session show, tally inspect). To start a new session from recorded values: "
         f"tally session export {named} >values.json, then tally session new --from values.json"
@@ -276,7 +276,7 @@ def new_command(
         tally session new --set region=EU
         tally session new --from values.json
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         given = None if source is None else _read_source(source, backend=backend)
         # Load the values before the session is made, so that a failure leaves no session behind.
         first = None if given is None else asyncio.run(_interpreter_with(given))
@@ -340,7 +340,7 @@ def session_export_command(session: str, snapshot: str | None) -> int:
         tally session export last >values.json
         tally session new --from values.json
     """
-    with opened_sessions(as_json=False) as sessions:
+    with open_sessions(as_json=False) as sessions:
         info = sessions.get(sessions.find(session))
         left = info.left
         if snapshot is not None:
@@ -401,7 +401,7 @@ def session_ls_command(as_json: bool) -> int:
     Example:
         tally session ls
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         sessions.book.cleanup_expired()
         found = [(each, _maker_of(sessions, each)) for each in sessions.list()]
         if as_json:
@@ -432,7 +432,7 @@ def show_command(session: str, as_json: bool) -> int:
     Example:
         tally session show last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         info = sessions.get(sessions.find(session))
         runs, history = sessions.runs(info.id), sessions.history(info.id)
         snapshots = sessions.snapshots(info.id)
@@ -463,7 +463,7 @@ def extend_command(session: str, as_json: bool) -> int:
     Example:
         tally session extend last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         info = sessions.book.extend(sessions.find(session))
         _show_session(sessions, info.id, as_json=as_json)
     return OK
@@ -479,7 +479,7 @@ def resume_command(session: str, as_json: bool) -> int:
     Example:
         tally session resume last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         info = sessions.resume(sessions.find(session))
         _show_session(sessions, info.id, as_json=as_json)
     return OK
@@ -503,7 +503,7 @@ def set_command(
     Example:
         tally session set last region=EU --unset draft
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         found = sessions.find(session)
         sessions.book.set_variables(found, _pairs(variables))
         for key in unset:
@@ -534,7 +534,7 @@ def session_rm_command(session: str, yes: bool, as_json: bool) -> int:
     Example:
         tally session rm last --yes
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         found = sessions.find(session)
         if not (yes or as_json):
             click.confirm(
@@ -611,7 +611,7 @@ def create_command(session: str, name: str, as_json: bool) -> int:
     Example:
         tally snapshot create last clean
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         _show_snapshot(sessions.snapshot(sessions.find(session), name), as_json=as_json)
     return OK
 
@@ -627,7 +627,7 @@ def restore_command(session: str, name: str, as_json: bool) -> int:
     Example:
         tally snapshot restore last clean
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         _show_snapshot(sessions.restore(sessions.find(session), name), as_json=as_json)
     return OK
 
@@ -642,7 +642,7 @@ def snapshot_ls_command(session: str, as_json: bool) -> int:
     Example:
         tally snapshot ls last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         found = sessions.snapshots(sessions.find(session))
         if as_json:
             echo_json([snapshot_fields(each) for each in found])
@@ -663,7 +663,7 @@ def snapshot_rm_command(session: str, name: str, as_json: bool) -> int:
     Example:
         tally snapshot rm last clean
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         _show_snapshot(sessions.delete_snapshot(sessions.find(session), name), as_json=as_json)
     return OK
 

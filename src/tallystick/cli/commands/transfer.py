@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import click
 
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.core.errors import TransferRefused, UsageError
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
 from tallystick.interop.rlms_format import HEAD_BYTES, is_rlms_log
@@ -78,12 +78,12 @@ def export_command(
         if kind == "trajectory":
             told = export_trajectory(ledger, attachments, found, target, redact=redact, full=full)
             gone = (
-                f"; {counted(told.erased, 'entry')} erased before, and not exported"
+                f"; {quantity(told.erased, 'entry')} erased before, and not exported"
                 if told.erased
                 else ""
             )
             click.echo(
-                f"exported {counted(told.events, 'event')} of {found} to {file}{gone}", err=True
+                f"exported {quantity(told.events, 'event')} of {found} to {file}{gone}", err=True
             )
             return 0
         if move:
@@ -128,7 +128,7 @@ def import_command(file: Path) -> int:
 
 def _echo_imported(log: ImportedLog) -> None:
     for each in log.runs:
-        inside = f" with {counted(each.children, 'run')} inside it" if each.children else ""
+        inside = f" with {quantity(each.children, 'run')} inside it" if each.children else ""
         already = "" if each.new else ", which is here already"
         click.echo(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
 
@@ -136,5 +136,5 @@ def _echo_imported(log: ImportedLog) -> None:
 def _with(done: Transferred) -> str:
     if not done.attachments:
         return ""
-    some = counted(done.attachments, "attachment")
+    some = quantity(done.attachments, "attachment")
     return f" with {some}, {done.bytes:,} bytes"

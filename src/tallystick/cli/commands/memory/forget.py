@@ -13,7 +13,7 @@ import msgspec
 from tallystick.cli.commands.memory.options import (
     TYPES,
     age,
-    opened,
+    open_memory,
     utf8_text,
     with_reader,
     write_file,
@@ -125,7 +125,7 @@ def command(
     which = _which(names, subject, principal, session, criteria)
     usual = ForgetStrategy.REDACT if subject is not None else ForgetStrategy.SOFT_DELETE
     chosen = usual if strategy is None else ForgetStrategy(strategy)
-    with opened(tenant, agent) as memory, _open_ledger(chosen) as ledger:
+    with open_memory(tenant, agent) as memory, _open_ledger(chosen) as ledger:
         unknown: list[Failure] = []
         if names:
             which["ids"], unknown = _find_notes(memory, names)
@@ -178,7 +178,10 @@ def _which(
 
 @contextmanager
 def _open_ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
-    """Open the ledger, whose runs may contain the notes; None if no bytes are erased or none is."""
+    """Open the ledger, whose runs may contain the notes.
+
+    Yield None if the strategy erases no bytes, or if there is no ledger file.
+    """
     path = ledger_path()
     if not strategy.erases or not path.exists():
         yield None

@@ -16,7 +16,7 @@ from tallystick.cli.commands.memory.options import (
     content_line,
     filters_from,
     note_fields,
-    opened,
+    open_memory,
     readable,
     shown_time,
     source,
@@ -27,7 +27,7 @@ from tallystick.cli.commands.memory.options import (
 )
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import ImportRefused
@@ -98,7 +98,7 @@ def ls_command(
         tally memory ls --tag trip --limit 20
     """
     filters = filters_from(given, everything=everything)
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         page = list_notes(memory, filters, offset=offset, limit=limit)
     if as_json:
         notes = [_fields(each) for each in page.notes]
@@ -108,7 +108,7 @@ def ls_command(
         click.echo(_line(each))
     last = offset + len(page.notes)
     if not page.notes:
-        none = f"there are only {counted(page.total, 'note')}" if page.total else "no notes"
+        none = f"there are only {quantity(page.total, 'note')}" if page.total else "no notes"
         click.echo(none, err=True)
     elif last < page.total:
         click.echo(f"{last:,} of {page.total:,}; more: --offset {last}", err=True)
@@ -157,7 +157,7 @@ def show_command(
         tally memory show 0199d3a1-7c2e
         tally memory show 0199d3a1-7c2e --as-of 2026-03-01T00:00:00Z
     """
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         if name.startswith(_CITATION):
             return _show_cited(memory, name, as_of=as_of, as_json=as_json)
         id = whole_id(memory, name)
@@ -222,7 +222,7 @@ def stats_command(tenant: str | None, as_json: bool) -> int:
     Example:
         tally memory stats
     """
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         stats = memory_stats(memory)
     if as_json:
         echo_json(stats)
@@ -270,7 +270,7 @@ def verify_command(kept: str | None, tenant: str | None, as_json: bool) -> int:
         tally memory verify --head "$HEAD"
     """
     head = None if kept is None else _head(kept)
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         checked = check_memory(memory, head=head)
     if as_json:
         echo_json(
@@ -306,7 +306,7 @@ def _echo_checked(checked: Checked) -> None:
     log, receipts = checked.log, checked.receipts
     if log.valid:
         erased = f", {log.erased:,} erased" if log.erased else ""
-        click.echo(f"log       {counted(log.total_records, 'entry')}{erased}: all hold")
+        click.echo(f"log       {quantity(log.total_records, 'entry')}{erased}: all hold")
     else:
         place = "" if log.first_broken_at is None else f"entry {log.first_broken_at:,}: "
         click.echo(f"log       {place}{plain(log.error_message or '', chars_max=_WHY_CHARS_MAX)}")
@@ -332,7 +332,7 @@ def embed_command(replace: bool, tenant: str | None, as_json: bool) -> int:
     Example:
         tally memory embed
     """
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         count = memory.embed(replace=replace)
         stats = memory_stats(memory)
     if as_json:
@@ -413,7 +413,7 @@ def review_command(
     if agent is not None:
         raise UsageError("only the owner decides about notes; leave out --agent")
     verdict = Verdict.RELEASED if release else Verdict.CONFIRMED
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         id = whole_id(memory, name)
         seq = review(memory.store, id, verdict, by=by)
     if as_json:
@@ -424,7 +424,7 @@ def review_command(
 
 
 def _list(tenant: str | None, agent: str | None, *, as_json: bool) -> int:
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         held = [
             each
             for each in review_queue(memory.store)
@@ -478,7 +478,7 @@ def export_command(
     if name == "-" and as_json:
         raise UsageError("--json prints the report on standard output; name a file for the notes")
     told = (label if label is not None else _label(name))[:_LABEL_CHARS_MAX]
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         if name != "-" and not os.access(Path(name).parent, os.W_OK):
             # Checked before the export is recorded in the log.
             raise UsageError(
@@ -494,7 +494,7 @@ def export_command(
     if as_json:
         echo_json({"path": _label(name), "label": told, "notes": lines.notes, "bytes": lines.bytes})
     else:
-        count = counted(lines.notes, "note")
+        count = quantity(lines.notes, "note")
         click.echo(f"{count}, {lines.bytes:,} bytes; recorded as {one_line(told)}", err=True)
     return OK
 
@@ -542,13 +542,13 @@ def import_command(name: str, trusted: bool, tenant: str | None, as_json: bool) 
     Example:
         tally memory import notes.jsonl
     """
-    with source(name) as file, opened(tenant, create=True) as memory:
+    with source(name) as file, open_memory(tenant, create=True) as memory:
         report = import_notes(memory.store, _lines(file), trusted=trusted)
     if as_json:
         echo_json(report)
         return OK
     click.echo(
-        f"{len(report.imported):,} of {counted(report.notes, 'note')} imported, "
+        f"{len(report.imported):,} of {quantity(report.notes, 'note')} imported, "
         f"{len(report.present):,} were here already, {len(report.erased):,} were erased here"
     )
     if report.quarantined:

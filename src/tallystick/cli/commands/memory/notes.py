@@ -12,7 +12,7 @@ from tallystick.cli.commands.memory.options import (
     content_line,
     filters_from,
     note_fields,
-    opened,
+    open_memory,
     source,
     tell_remarks,
     utf8_text,
@@ -41,7 +41,7 @@ _USER = "user"
 @click.command("remember")
 @click.argument("words", nargs=-1, metavar="TEXT...|-")
 @click.option(
-    "--key", metavar="NAME", help="Replace the valid note with this key, such as ann.home."
+    "--key", metavar="NAME", help="Store it under this key; it replaces the last note there."
 )
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Add this tag. May be repeated.")
 @click.option(
@@ -104,7 +104,7 @@ def remember_command(
     """
     content = _content(words)
     ttl_ms = None if ttl is None else age(ttl, field="ttl")
-    with opened(tenant, agent, create=True) as memory:
+    with open_memory(tenant, agent, create=True) as memory:
         made = memory.remember(
             content,
             key=key,
@@ -276,7 +276,7 @@ def recall_command(
             as_json=as_json,
         )
     assert query is not None
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         made = memory.recall(
             query, k, as_of=as_of, strategy=strategy, filters=filters, tokens_max=tokens_max
         )

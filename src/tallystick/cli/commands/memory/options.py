@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from tallystick.cli.parts import stacked
+from tallystick.cli.parts import stack_options, stdout_columns
 from tallystick.cli.show import plain, safe
 from tallystick.core.errors import InvalidLimit, UsageError, system_errors
 from tallystick.core.ids import moment_ms, moment_text
@@ -62,11 +60,11 @@ _AGENT = click.option(
 
 
 # The options that choose a memory, and the agent to act as.
-with_reader = stacked(IN_MEMORY, _AGENT)
+with_reader = stack_options(IN_MEMORY, _AGENT)
 
 
 @contextmanager
-def opened(
+def open_memory(
     tenant: str | None, agent: str | None = None, *, create: bool = False
 ) -> Iterator[Memory]:
     """Open a memory, as its owner or as an agent; it is closed at the end.
@@ -87,7 +85,7 @@ def opened(
 
 
 # The options that choose notes.
-with_filters = stacked(
+with_filters = stack_options(
     click.option("--tag", "tags", multiple=True, type=utf8_text, metavar="TAG",
                  help="Take notes with this tag. If repeated, with one of them."),
     click.option("--type", "types", multiple=True, type=click.Choice(TYPES),
@@ -164,12 +162,8 @@ def shown_time(at: int | None) -> str | None:
 
 def content_line(text: str, *, taken: int) -> str:
     """Cut the text of a note to the rest of a line of which `taken` columns are used."""
-    width = shutil.get_terminal_size((_COLUMNS, 0)).columns if _has_width() else _COLUMNS
+    width = stdout_columns() or _COLUMNS
     return plain(text, chars_max=max(_CONTENT_CHARS_MIN, width - taken))
-
-
-def _has_width() -> bool:
-    return "COLUMNS" in os.environ or sys.stdout.isatty()
 
 
 def readable(text: str) -> str:

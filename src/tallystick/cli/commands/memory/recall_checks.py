@@ -11,12 +11,12 @@ from typing import Any
 import click
 import msgspec
 
-from tallystick.cli.commands.memory.options import opened, readable, source, tell_remarks
+from tallystick.cli.commands.memory.options import open_memory, readable, source, tell_remarks
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.memory.code_mode.operations import (
     PROGRAM_BYTES_MAX,
@@ -126,7 +126,7 @@ def run_program(
     budget = _budget(PYTHON_FORM if form == "python" else Budget(), limits)
     error: CodeModeError | None = None
     bundle: Bundle | None
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         # Load the embedding model first: that takes longer than a program may run.
         memory.prepare()
         host = _Host(memory, as_of=as_of, strategy=strategy, filters=filters)
@@ -221,7 +221,7 @@ def verify_receipt(named: str, query: str | None, *, tenant: str | None, as_json
     of the object that is printed.
     """
     verified: Verified | VerifiedForget
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         try:
             receipt = _receipt(memory, named)
             if isinstance(receipt, RecallReceipt):
@@ -277,7 +277,7 @@ def _verified_fields(verified: Verified | VerifiedForget | None) -> dict[str, ob
 def _lines(verified: Verified | VerifiedForget) -> Iterator[str]:
     notes = len(verified.notes)
     if isinstance(verified, VerifiedForget):
-        yield f"held: forget {verified.forget_id}, {counted(notes, 'note')}"
+        yield f"held: forget {verified.forget_id}, {quantity(notes, 'note')}"
     else:
         held = notes - len(verified.erased)
         yield f"held: recall {verified.read_id}, notes still there: {held:,} of {notes:,}"

@@ -14,7 +14,7 @@ import msgspec
 
 from tallystick.cli.exit_codes import FAILED, OK
 from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError
 from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
 from tallystick.settings.files import config_directory
@@ -73,8 +73,8 @@ class FoundSkills:
         except SkillNotFound:
             return self.registry.find(name)
 
-    def refused(self) -> Registry:
-        """Return the skills that may not be used; of those with one id, that of the highest layer."""
+    def refused_skills(self) -> Registry:
+        """Return the skills that may not be used; of each id, that of the highest layer."""
         first: dict[str, Skill] = {}
         for each in self.admitted.refused:
             first.setdefault(each.skill.id, each.skill)
@@ -174,14 +174,14 @@ def echo_problems(problems: Iterable[Problem], *, err: bool = False) -> None:
         click.echo(f"{each.level}: {each.code}: {one_line(each.message)}", err=err)
 
 
-def shown(text: str) -> str:
+def short_text(text: str) -> str:
     """Return a text on one line, at most 200 characters, safe for a terminal."""
     line = flat(text)
     cut = line if len(line) <= _SHOWN_CHARS_MAX else f"{line[:_SHOWN_CHARS_MAX]}…"
     return one_line(cut)
 
 
-def text_shown(text: str) -> str:
+def safe_text(text: str) -> str:
     """Return a text of many lines with escapes for what a terminal would act on."""
     if all(each.isprintable() or each in "\n\t" for each in text):
         return text
@@ -348,7 +348,7 @@ def show_command(
     if why_not is not None:
         click.echo(f"not used: {why_not}", err=True)
     if body is not None:
-        click.echo(f"\n{text_shown(body)}")
+        click.echo(f"\n{safe_text(body)}")
     return OK
 
 
@@ -380,7 +380,7 @@ def _field(value: object) -> str:
         case None:
             return ""
         case _:
-            return shown(str(value))
+            return short_text(str(value))
 
 
 @command.command("lint")
@@ -417,7 +417,7 @@ def _problem_counts(problems: tuple[Any, ...]) -> str:
     errors = sum(each.level == "error" for each in problems)
     if not problems:
         return "ok"
-    return f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+    return f"{quantity(errors, 'error')}, {quantity(len(problems) - errors, 'warning')}"
 
 
 @command.command("new")
@@ -481,7 +481,7 @@ def install_command(path: Path, where: str, force: bool, as_json: bool) -> int:
     echo_problems(problems, err=True)
     word = "replaced" if done.replaced else "installed"
     click.echo(f"{word} {one_line(str(done.path))}")
-    click.echo(f"{counted(len(done.bundle.files), 'file')}, digest {done.bundle.sha256}")
+    click.echo(f"{quantity(len(done.bundle.files), 'file')}, digest {done.bundle.sha256}")
     if where == "project":
         click.echo(f"to use it here: tally skills trust {one_line(skill.name)}", err=True)
     return OK
@@ -573,7 +573,7 @@ def catalog_command(
         echo_json({"rendered": catalog.rendered, "evidence": catalog.evidence})
         return OK
     if catalog.rendered:
-        click.echo(text_shown(catalog.rendered))
+        click.echo(safe_text(catalog.rendered))
     evidence = catalog.evidence
     unit = "bytes" if reference else "characters"
     click.echo(
@@ -592,7 +592,7 @@ def _echo_refused(found: FoundSkills) -> None:
     """Print how many skills may not be used. Their texts are not shown: nobody trusts them yet."""
     count = len(found.admitted.refused)
     if count:
-        click.echo(f"not used: {counted(count, 'skill')}; to see why: tally skills list", err=True)
+        click.echo(f"not used: {quantity(count, 'skill')}; to see why: tally skills list", err=True)
 
 
 def _as_written(skill: Skill) -> Card:
@@ -644,7 +644,7 @@ def match_command(
     taken = {each.id for each in matching.matched}
     for each in matching.candidates:
         mark = "*" if each.id in taken else " "
-        click.echo(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {shown(each.reason)}")
+        click.echo(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {short_text(each.reason)}")
     if not matching.candidates:
         click.echo("no skill fits", err=True)
     _echo_refused(found)

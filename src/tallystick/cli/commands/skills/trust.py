@@ -15,13 +15,13 @@ from tallystick.cli.commands.skills.skills import (
     find_skills,
     folder_named,
     folder_to_check,
-    shown,
+    short_text,
     skill_in,
     skill_trust,
 )
 from tallystick.cli.exit_codes import FAILED, OK
 from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import ledger_path
@@ -71,7 +71,7 @@ def sign_command(path: Path, as_json: bool) -> int:
     # A signature covers the files as they are, so problems in them are shown and do not prevent it.
     echo_problems(lint(skill.folder.path), err=True)
     click.echo(f"signed {one_line(str(skill.folder.path))} as {key.id}")
-    click.echo(f"{counted(len(document.files), 'file')}, digest {document.manifest_sha256}")
+    click.echo(f"{quantity(len(document.files), 'file')}, digest {document.manifest_sha256}")
     return OK
 
 
@@ -158,7 +158,7 @@ def trust_command(
             _tell(skill, bundles[skill.id])
     if skills and not yes:
         click.confirm(
-            f"trust {counted(len(skills), 'skill')} as they are now?", abort=True, err=True
+            f"trust {quantity(len(skills), 'skill')} as they are now?", abort=True, err=True
         )
     if skills:
         skill_trust().note({skill.folder.path: bundles[skill.id] for skill in skills})
@@ -178,7 +178,7 @@ def trust_command(
 
 
 def _to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> list[Skill]:
-    refused = found.refused()
+    refused = found.refused_skills()
     if found.settings.require_signature and refused.skills:
         raise UsageError(
             "skills_require_signature is set, so only signed skills are used; trust the key that "
@@ -212,7 +212,7 @@ def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | N
 
 def _tell(skill: Skill, bundle: Bundle) -> None:
     click.echo(f"{one_line(skill.id)}  {one_line(str(skill.folder.path))}")
-    click.echo(f"  {shown(skill.manifest.description)}")
+    click.echo(f"  {short_text(skill.manifest.description)}")
     for file in bundle.files:
         click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
     click.echo(f"  digest {bundle.sha256}")
