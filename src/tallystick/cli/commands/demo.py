@@ -244,6 +244,6 @@ _NEXT = (
     "",
     "next     tally inspect {run}    # the run turn by turn",
     "         tally demo --save demo    # write the file, to ask about it yourself:",
-    '         tally run "how often was a hull inspected?" -f demo/harbour.csv -m MODEL',
+    '         tally run "which ships were towed in?" -f demo/harbour.csv -m MODEL',
     "         MODEL is openai:NAME, anthropic:NAME, ollama:NAME or gguf:FILE",
 )

@@ -364,8 +364,8 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
         f"status    {receipt.status}  ({receipt.stop}: {receipt.detail})",
         f"cost      {cost}{cap}",
         f"used      {quantity(charge.turns, 'turn')}, "
-        f"{quantity(charge.model_calls, 'model call')}, {charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
-        f"{charge.wall_ms / 1000:.1f} s",
+        f"{quantity(charge.model_calls, 'model call')}, {charge.tokens_in:,} tokens in, "
+        f"{charge.tokens_out:,} out, {charge.wall_ms / 1000:.1f} s",
     ]
     if receipt.step is not None and receipt.parent is not None:
         made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")

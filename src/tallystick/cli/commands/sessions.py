@@ -88,8 +88,8 @@ def other_guest_note(sessions: Sequence[str]) -> str:
     one = len(sessions) == 1
     named = sessions[0] if one else "SESSION"
     return (
-        f"{quantity(len(sessions), 'session')} {'was' if one else 'were'} left by another version "
-        f"of the sandbox: no program can run in {'it' if one else 'them'} here. Runs stay readable "
+        f"{quantity(len(sessions), 'session')} {'was' if one else 'were'} stored by another "
+        f"version of the sandbox: no program can run in {'it' if one else 'them'} here. Runs stay readable "
         f"(tally session show, tally inspect). To start a new session from recorded values: "
         f"tally session export {named} >values.json, then tally session new --from values.json"
     )
