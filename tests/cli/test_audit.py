@@ -203,7 +203,7 @@ def test_a_deleted_reference_is_named_and_collection_leaves_the_input_there(
     assert verified.returncode == attached.returncode == collected.returncode == 6
     assert f"attachment {line.split()[0]}" in verified.stdout
     assert "names it, and its session does not hold it" in attached.stdout
-    assert "reclaimed 0" in collected.stdout
+    assert "deleted 0" in collected.stdout
     assert "tally attach verify" in collected.stderr
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         assert db.execute("SELECT count(*) FROM attachment_blob").fetchone() == (1,)

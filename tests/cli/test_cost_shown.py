@@ -142,5 +142,5 @@ def test_a_run_that_the_total_stops_is_not_sent_to_another_cap(tally: Tally) -> 
     assert done.returncode == 3
     assert "--max-usd" not in done.stderr
     assert re.search(
-        r"^to go on: tally resume \w+ once the total .*: tally total$", done.stderr, re.M
+        r"^next     tally total USD --raise\n         tally resume \w+$", done.stderr, re.M
     )

@@ -169,7 +169,7 @@ def test_what_a_living_process_holds_is_its_own(tally: Tally) -> None:
 
     assert refused.returncode == 6
     assert "may still be alive" in refused.stderr
-    assert shown.count("under way") == 2
+    assert shown.count("for a call in progress") == 2
 
 
 # Begins a run that says who it is and asks its model, and dies, or waits with the run's lock.
@@ -225,7 +225,7 @@ def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
 
     assert f"{RUN}  begun" in listed
     assert "turn 1  the model  1 call, at most $0.25, at most 10 tokens (reserved)" in listed
-    assert listed.count("$0.25, 10 tokens reserved of the total, left by a dead process") == 2
+    assert listed.count("$0.25, 10 tokens reserved of the total, by a dead process") == 2
     assert done.returncode == 0, done.stderr
     # What was held and never sent is given back in either case.
     assert spent(path) == (after, 0)

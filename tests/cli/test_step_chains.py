@@ -179,7 +179,7 @@ def test_a_run_outside_of_steps_leads_nowhere(tally: Tally) -> None:
     done = tally("receipt", "last", "--steps")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "was not begun inside a step" in done.stderr
+    assert "was not started inside a step" in done.stderr
 
 
 def test_inspect_shows_its_records(tally: Tally, runs: list[Run]) -> None:

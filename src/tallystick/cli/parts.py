@@ -6,7 +6,6 @@ This module imports nothing else of the package, so that every command can load 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 import textwrap
@@ -34,13 +33,12 @@ def stack_options(*options: Option) -> Option:
 
 
 def stdout_columns() -> int | None:
-    """Return the width of the terminal on stdout, or None if programs read the output.
+    """Return the width of the terminal on stdout, or None if it is a file or a pipe.
 
-    The variable COLUMNS sets a width for them too.
+    The variable COLUMNS alone gives no width: CI systems set it, and programs that read the output
+    need whole lines.
     """
-    if "COLUMNS" in os.environ or sys.stdout.isatty():
-        return shutil.get_terminal_size().columns
-    return None
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def stderr_columns() -> int:

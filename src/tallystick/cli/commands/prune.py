@@ -53,7 +53,7 @@ def rm_command(run: str, yes: bool) -> int:
     # Refuse before the user is asked. The ledger checks again in the transaction that deletes.
     check_removable(found, ledger.forks_of(found))
     if not yes:
-        click.confirm(f"remove run {found}? It cannot be restored", abort=True, err=True)
+        click.confirm(f"remove run {found}? This cannot be undone", abort=True, err=True)
     with stores:
         let_go = remove_run_with_attachments(ledger, stores.attachments, found)
         freed = _free(stores.attachments, let_go) if let_go else ""
@@ -197,7 +197,7 @@ def _reason(older_than: str | None, keep: int | None) -> str:
 
 def _question(found: Sequence[Pruned]) -> str:
     size = sum(each.bytes + each.attachment_bytes for each in found)
-    return f"prune {_count(len(found), 'run', 'runs')}, {size:,} bytes? It cannot be restored"
+    return f"prune {_count(len(found), 'run', 'runs')}, {size:,} bytes? This cannot be undone"
 
 
 def _tell(report: _Report, *, as_json: bool) -> None:

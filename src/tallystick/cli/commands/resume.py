@@ -381,9 +381,7 @@ def replay_command(
 def _report_line(report: ReplayReport) -> str:
     """Write a replay in a line: what was compared, and the first difference if there is one."""
     served = (
-        f", {quantity(report.served, 'program')} not run again but taken from the record"
-        if report.served
-        else ""
+        f", {quantity(report.served, 'program')} taken from the record" if report.served else ""
     )
     entries = quantity(report.entries, "entry")
     if report.divergence is None:

@@ -89,9 +89,10 @@ def other_guest_note(sessions: Sequence[str]) -> str:
     named = sessions[0] if one else "SESSION"
     return (
         f"{quantity(len(sessions), 'session')} {'was' if one else 'were'} stored by another "
-        f"version of the sandbox: no program can run in {'it' if one else 'them'} here. Runs stay readable "
-        f"(tally session show, tally inspect). To start a new session from recorded values: "
-        f"tally session export {named} >values.json, then tally session new --from values.json"
+        f"version of the sandbox: no program can run in {'it' if one else 'them'} here. Runs stay "
+        f"readable (tally session show, tally inspect). To start a new session from recorded "
+        f"values: tally session export {named} >values.json, then tally session new --from "
+        f"values.json"
     )
 
 
@@ -538,7 +539,7 @@ def session_rm_command(session: str, yes: bool, as_json: bool) -> int:
         found = sessions.find(session)
         if not (yes or as_json):
             click.confirm(
-                f"remove session {found}? Its variables and snapshots cannot be restored",
+                f"remove session {found}, with its variables and snapshots? This cannot be undone",
                 abort=True,
                 err=True,
             )

@@ -221,7 +221,7 @@ def _question(plan: Erased) -> str:
     said = f"{verb} {_count(len(plan.notes), 'note')}"
     if runs:
         said += f", and prune {_count(runs, 'run')} that may contain them"
-    return f"{said}? They cannot be restored"
+    return f"{said}? This cannot be undone"
 
 
 def _echo_erased(done: Erased, *, as_json: bool) -> None:

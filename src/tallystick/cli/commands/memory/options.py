@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from tallystick.cli.parts import stack_options, stdout_columns
+from tallystick.cli.parts import stack_options
 from tallystick.cli.show import plain, safe
 from tallystick.core.errors import InvalidLimit, UsageError, system_errors
 from tallystick.core.ids import moment_ms, moment_text
@@ -162,8 +164,12 @@ def shown_time(at: int | None) -> str | None:
 
 def content_line(text: str, *, taken: int) -> str:
     """Cut the text of a note to the rest of a line of which `taken` columns are used."""
-    width = stdout_columns() or _COLUMNS
+    width = shutil.get_terminal_size((_COLUMNS, 0)).columns if _has_width() else _COLUMNS
     return plain(text, chars_max=max(_CONTENT_CHARS_MIN, width - taken))
+
+
+def _has_width() -> bool:
+    return "COLUMNS" in os.environ or sys.stdout.isatty()
 
 
 def readable(text: str) -> str:
