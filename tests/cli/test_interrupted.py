@@ -199,7 +199,7 @@ def test_on_a_terminal_the_tree_goes_and_the_cursor_comes_back(
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     after = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.rpartition("\x1b[2K")[2])
     assert "asking the model" not in after
-    assert f"next: tally resume {root_of(tally)}" in after
+    assert f"next     tally resume {root_of(tally)}" in after
 
 
 # -- signals that are not ours ---------------------------------------------------------------------

@@ -534,7 +534,7 @@ def test_where_signatures_are_required_trust_in_files_is_no_help(here: Here) -> 
 
     assert "trust the key that signs them" in here.error("trust", "deploy", "--yes", **required)
     here.add("own", "require_signature: true\n")
-    assert "asks for a signature itself" in here.error("trust", "own", "--yes")
+    assert "requires a signature itself" in here.error("trust", "own", "--yes")
     assert [each["id"] for each in here.json("trust", "--all", "--yes")] == ["deploy"]
 
 
