@@ -124,7 +124,9 @@ def test_remember_prints_the_id_and_says_what_became_of_the_note(here: Here) -> 
     assert again.stdout == first.stdout
     assert again.stderr == "known already; this was recorded as another sighting\n"
     assert later.stderr == f"superseded {first.stdout}"
-    assert held.stderr.startswith("held back (injection_phrase): not recalled until it is released; ")
+    assert held.stderr.startswith(
+        "held back (injection_phrase): not recalled until it is released; "
+    )
     assert held.stderr.endswith(f"tally memory review {held.stdout.strip()} --release\n")
 
 

@@ -49,9 +49,10 @@ def stderr_columns() -> int:
 def wrap_line(line: str, *, indent: int, width: int) -> list[str]:
     """Break a line between words, so that it fits `width` columns.
 
-    Further lines are indented. A word that is wider than a line is not broken, so that a path or an
-    id can be copied.
+    Further lines are indented, by less if a long word needs the room. A word that is wider than a
+    line is not broken, so that a path or an id can be copied.
     """
+    indent = min(indent, max(0, width - max(map(len, line.split()), default=0)))
     return textwrap.wrap(
         line,
         width=width,
@@ -61,12 +62,12 @@ def wrap_line(line: str, *, indent: int, width: int) -> list[str]:
     )
 
 
-def echo_line(line: str, *, indent: int = 10) -> None:
-    """Print a line on stdout; on a terminal, break it where the terminal ends."""
-    width = stdout_columns()
-    fits = width is None or len(line) <= width
-    for each in [line] if fits else wrap_line(line, indent=indent, width=width or len(line)):
-        click.echo(each)
+def echo_line(line: str, *, indent: int = 10, err: bool = False) -> None:
+    """Print a line on stdout or stderr; on a terminal, break it between words if it is too wide."""
+    stream = sys.stderr if err else sys.stdout
+    width = shutil.get_terminal_size().columns if stream.isatty() else len(line)
+    for each in [line] if len(line) <= width else wrap_line(line, indent=indent, width=width):
+        click.echo(each, err=err)
 
 
 def echo_error_line(line: str, *, indent: int = 9) -> None:

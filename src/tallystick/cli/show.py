@@ -54,7 +54,7 @@ _TERMS_SHOWN_MAX = 5
 
 
 def transcript_lines(record: Record) -> list[str]:
-    """Write a record as normalized text without times and ids; a receipt gives no line."""
+    """Write a record as lines of normalized text, without times and ids; a receipt has none."""
     match record:
         case RunStarted():
             return [f"run       {_start_text(record)}"]

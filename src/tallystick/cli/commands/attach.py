@@ -21,7 +21,7 @@ from tallystick.attachments.collect import (
 from tallystick.attachments.port import Reference
 from tallystick.attachments.session import SessionAttachments
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.records import RunStarted, StepEntered
@@ -101,7 +101,7 @@ def put_command(
         echo_json(refs)
     else:
         for ref in refs:
-            click.echo(f"{ref.id}  {ref.media_type}  {ref.byte_len:,} bytes  {_plain(ref.label)}")
+            echo_line(f"{ref.id}  {ref.media_type}  {ref.byte_len:,} bytes  {_plain(ref.label)}")
     return OK
 
 
@@ -153,7 +153,7 @@ def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
         echo_json(found)
     else:
         for each in found:
-            click.echo(_line(each))
+            echo_line(_line(each))
     return OK
 
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError, system_errors
@@ -211,7 +211,10 @@ def _verify_ledger(run: str | None, as_json: bool) -> int:
     if named is not None and report.ok and (bad := bad_entry_of(ledger, named)) is not None:
         # The entries that a fork shares with the run it was forked from are part of it too.
         report = msgspec.structs.replace(report, ok=False, first_bad=bad)
-    click.echo(msgspec.json.encode(report).decode() if as_json else _report_text(report))
+    if as_json:
+        echo_json(report)
+    else:
+        _echo_report(report)
     return OK if report.ok else LEDGER
 
 
@@ -230,7 +233,7 @@ def _verify_head(
         fields = {**msgspec.structs.asdict(report), "head": standing}
         echo_json(fields)
     else:
-        click.echo(_report_text(report))
+        _echo_report(report)
         _echo_head(standing)
     return OK if report.ok else LEDGER
 
@@ -247,6 +250,11 @@ def _verify_proof(
         click.echo(held if report.first_bad is None else _bad_entry_text(report.first_bad))
         _echo_head(report.head)
     return OK if report.ok else LEDGER
+
+
+def _echo_report(report: VerifyReport) -> None:
+    for line in _report_text(report).split("\n"):
+        echo_line(line)
 
 
 def _report_text(report: VerifyReport) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from tallystick.cli.parts import JSON, echo_json, echo_line
+from tallystick.cli.parts import JSON, echo_json, stdout_columns
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import PROJECT_FILE, config_directory
 from tallystick.settings.schema import one_line
@@ -38,8 +38,8 @@ def command(context: click.Context, as_json: bool) -> int:
     if as_json:
         echo_json(found)
     else:
-        for line in _table([each for each in found if _is_shown(each)]):
-            echo_line(line, indent=4)
+        for line in _table([each for each in found if _is_shown(each)], stdout_columns()):
+            click.echo(line)
     for warning in settings.warnings:
         click.echo(f"warning: {warning}", err=True)
     return 0
@@ -98,9 +98,15 @@ def _is_shown(setting: Setting) -> bool:
     return not is_detail or setting.source != "default"
 
 
-def _table(rows: list[Setting]) -> Iterator[str]:
+def _table(rows: list[Setting], width: int | None) -> Iterator[str]:
+    """Write a line for each setting; on a terminal, the source of a wide one on its own line."""
     widths = [max(len(row.name) for row in rows), max(len(row.value or "-") for row in rows)]
     # A row with a long path is wider. The others then still fit 80 columns.
     widths[1] = min(widths[1], 30)
     for row in rows:
-        yield f"{row.name:<{widths[0]}}  {row.value or '-':<{widths[1]}}  {row.source}"
+        name_and_value = f"{row.name:<{widths[0]}}  {row.value or '-':<{widths[1]}}"
+        if width is None or len(name_and_value) + 2 + len(row.source) <= width:
+            yield f"{name_and_value}  {row.source}"
+        else:
+            yield name_and_value.rstrip()
+            yield f"{'':<{widths[0]}}  {row.source}"

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import IN_DOUBT, OK
-from tallystick.cli.parts import JSON, echo_json, stdout_columns
+from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
 from tallystick.cli.progress import fit
 from tallystick.cli.show import plain, quantity
 from tallystick.core.chain import Header, Sealed
@@ -336,9 +336,9 @@ def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
         echo_json(fields)
         return 0
     for line in doubt_lines(found):
-        click.echo(line)
+        echo_line(line)
     for each in holds:
-        click.echo(f"{hold_line(each)} of the total, by a dead process")
+        echo_line(f"{hold_line(each)} of the total, by a dead process")
     if not found and not holds:
         click.echo("nothing is in doubt", err=True)
     return 0
@@ -488,7 +488,7 @@ def _echo_closed(closed: ClosedCalls, *, charge: bool) -> None:
         how = "settled at its reservation" if charge else "released, nothing is charged"
         if charge and closed.calls != 1:
             how = "settled at their reservations"
-        click.echo(f"{closed.run}  {calls} {how}{of_total}")
+        echo_line(f"{closed.run}  {calls} {how}{of_total}")
     elif not closed.effects:
         click.echo(f"run {closed.run} has no open calls and no reservations", err=True)
     for each in closed.effects:
@@ -507,9 +507,9 @@ def _list(ledger: Ledger, scopes: Scopes, run: str | None, *, as_json: bool) -> 
         echo_json(fields)
         return OK
     for line in doubt_lines(found):
-        click.echo(line)
+        echo_line(line)
     for each in holds:
-        click.echo(f"{hold_line(each)} of the total, {_state(each)}")
+        echo_line(f"{hold_line(each)} of the total, {_state(each)}")
     if not holds and not found:
         click.echo("nothing is reserved, and nothing is in doubt", err=True)
     return OK

@@ -10,7 +10,7 @@ import msgspec
 from tallystick.attachments.collect import CollectableAttachments, reclaim_forgotten
 from tallystick.attachments.port import AttachmentError
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.ledger.custody import check_removable
@@ -202,17 +202,17 @@ def _question(found: Sequence[Pruned]) -> str:
 
 def _tell(report: _Report, *, as_json: bool) -> None:
     for kept in report.kept:
-        click.echo(f"kept {kept.run}: it {plain(kept.why, chars_max=_WHY_CHARS_MAX)}", err=True)
+        echo_line(f"kept {kept.run}: it {plain(kept.why, chars_max=_WHY_CHARS_MAX)}", err=True)
     if as_json:
         echo_json(report)
         return
     for each in report.pruned:
-        click.echo(_line(each))
+        echo_line(_line(each), indent=28)
     if not report.pruned:
         click.echo("nothing to prune", err=True)
         return
     what = "would be pruned" if report.dry_run else "pruned"
-    click.echo(
+    echo_line(
         f"{what}: {_count(len(report.pruned), 'run', 'runs')}, {_amount(report.pruned)}", err=True
     )
     if not report.dry_run:
@@ -220,7 +220,7 @@ def _tell(report: _Report, *, as_json: bool) -> None:
         click.echo(f"ledger file: {before:,} bytes before, {after:,} bytes now", err=True)
     for note in (report.note, *(each.note for each in report.pruned)):
         if note is not None:
-            click.echo(f"note: {plain(note, chars_max=_WHY_CHARS_MAX)}", err=True)
+            echo_line(f"note: {plain(note, chars_max=_WHY_CHARS_MAX)}", indent=6, err=True)
 
 
 def _line(each: Pruned) -> str:

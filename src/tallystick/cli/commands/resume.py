@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from tallystick.cli.driving import Display, open_session
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
@@ -20,7 +19,7 @@ from tallystick.cli.options import (
     with_new_limits,
     with_skills,
 )
-from tallystick.cli.parts import JSON, stack_options
+from tallystick.cli.parts import JSON, echo_json, echo_line, stack_options
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
 from tallystick.client import Session
@@ -372,9 +371,12 @@ def replay_command(
                 err=True,
             )
             return INTERRUPTED
-    click.echo(msgspec.json.encode(report).decode() if as_json else _report_line(report))
-    for each in () if as_json else report.drift:
-        click.echo(f"drift: {plain(str(each), chars_max=300)}", err=True)
+    if as_json:
+        echo_json(report)
+    else:
+        echo_line(_report_line(report))
+        for each in report.drift:
+            echo_line(f"drift: {plain(str(each), chars_max=300)}", indent=7, err=True)
     return OK if report.held else DIVERGED
 
 

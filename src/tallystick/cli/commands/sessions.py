@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
 from tallystick.core.clock import FIXED_CLOCK_NS
@@ -414,10 +414,10 @@ def session_ls_command(as_json: bool) -> int:
             )
             return OK
     for info, made in found:
-        click.echo(session_line(info, made))
+        echo_line(session_line(info, made), indent=28)
     others = [info.id for info, made in found if made.differs and info.name is None]
     if others:
-        click.echo(other_guest_note(others), err=True)
+        echo_line(other_guest_note(others), indent=2, err=True)
     if not found:
         click.echo("there are no sessions; to make one: tally session new", err=True)
     return OK
@@ -448,9 +448,9 @@ def show_command(session: str, as_json: bool) -> int:
             )
             return OK
     for line in session_lines(info, made, runs, history, snapshots):
-        click.echo(line)
+        echo_line(line)
     if made.differs is not None:
-        click.echo(other_guest_note([info.id]), err=True)
+        echo_line(other_guest_note([info.id]), indent=2, err=True)
     return OK
 
 
@@ -560,7 +560,7 @@ def _show_session(
     if as_json:
         echo_json(session_fields(info, made))
     else:
-        click.echo(line or session_line(info, made))
+        echo_line(line or session_line(info, made), indent=28)
 
 
 def _maker_of(sessions: Sessions, info: SessionInfo) -> Made:
@@ -649,7 +649,7 @@ def snapshot_ls_command(session: str, as_json: bool) -> int:
             echo_json([snapshot_fields(each) for each in found])
             return OK
     for each in found:
-        click.echo(snapshot_line(each))
+        echo_line(snapshot_line(each))
     return OK
 
 

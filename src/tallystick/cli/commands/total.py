@@ -7,7 +7,7 @@ import datetime
 import click
 import msgspec
 
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.core.budget.amount import Budget, ScopeRow
 from tallystick.core.charge import nano_usd, shown_usd
 from tallystick.core.errors import InvalidLimit, UsageError
@@ -60,7 +60,7 @@ def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
         _show(row, changes)
         if own is not None:
             total = None if row is None else row.limit.usd
-            click.echo(_own_line(*own, total), err=True)
+            echo_line(_own_line(*own, total), indent=6, err=True)
 
 
 def _limit(usd: str) -> int | None:

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import click
 
+from tallystick.cli.parts import echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.errors import TransferRefused, UsageError
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
@@ -82,7 +83,7 @@ def export_command(
                 if told.erased
                 else ""
             )
-            click.echo(
+            echo_line(
                 f"exported {quantity(told.events, 'event')} of {found} to {file}{gone}", err=True
             )
             return 0
@@ -90,7 +91,7 @@ def export_command(
             require_idle(ledger, found)
             require_no_children(ledger, found)
         done = export_run_with_attachments(ledger, attachments, found, target, move=move)
-    click.echo(f"{'moved' if move else 'exported'} {found} to {file}{_with(done)}", err=True)
+    echo_line(f"{'moved' if move else 'exported'} {found} to {file}{_with(done)}", err=True)
     return 0
 
 
@@ -122,7 +123,7 @@ def import_command(file: Path) -> int:
             return 0
         with stores:
             done = import_run_with_attachments(ledger, stores.attachments, given)
-    click.echo(f"imported {done.run}{_with(done)}", err=True)
+    echo_line(f"imported {done.run}{_with(done)}", err=True)
     return 0
 
 
@@ -130,7 +131,7 @@ def _echo_imported(log: ImportedLog) -> None:
     for each in log.runs:
         inside = f" with {quantity(each.children, 'run')} inside it" if each.children else ""
         already = "" if each.new else ", which is here already"
-        click.echo(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
+        echo_line(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
 
 
 def _with(done: Transferred) -> str:

@@ -19,7 +19,7 @@ from tallystick.cli.commands.memory.options import (
     write_file,
 )
 from tallystick.cli.exit_codes import FAILED, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
@@ -267,7 +267,7 @@ def _echo_left(done: Erased) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(plain(text, chars_max=_WHY_CHARS_MAX), err=True)
+    echo_line(plain(text, chars_max=_WHY_CHARS_MAX), indent=6, err=True)
 
 
 def _count(count: int, word: str) -> str:

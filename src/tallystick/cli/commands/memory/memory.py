@@ -26,7 +26,7 @@ from tallystick.cli.commands.memory.options import (
     write_file,
 )
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
 from tallystick.cli.show import plain, quantity
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
@@ -54,6 +54,11 @@ from tallystick.settings.schema import one_line
 
 
 _CITATION = "note:"
+# On terminals with fewer columns, ids and times are shortened. The beginning of an id is a time in
+# milliseconds and 12 random bits, which is enough for every command.
+_WIDE_COLUMNS = 100
+_SHORT_ID_CHARS = len("0199d3a1-7c2e-7abc")
+_SHORT_TIME_CHARS = len("2026-03-01T09:30")
 
 
 @click.group("memory")
@@ -131,7 +136,11 @@ def _fields(each: Listed) -> dict[str, Any]:
 def _line(each: Listed) -> str:
     note = each.note
     became = "" if each.standing == "current" else f"({each.standing.replace('_', ' ')}) "
-    head = f"{note.id}  {shown_time(note.created_at)}  {note.memory_type:<10}  {became}"
+    id, created_at = note.id, shown_time(note.created_at) or ""
+    columns = stdout_columns()
+    if columns is not None and columns < _WIDE_COLUMNS:
+        id, created_at = id[:_SHORT_ID_CHARS], created_at[:_SHORT_TIME_CHARS]
+    head = f"{id}  {created_at}  {note.memory_type:<10}  {became}"
     return f"{head}{content_line(note.content, taken=len(head))}"
 
 
@@ -227,13 +236,17 @@ def stats_command(tenant: str | None, as_json: bool) -> int:
     if as_json:
         echo_json(stats)
         return OK
-    click.echo(f"memory      {stats.memory}, {one_line(stats.path)}, {stats.file_bytes:,} bytes")
+    echo_line(
+        f"memory      {stats.memory}, {one_line(stats.path)}, {stats.file_bytes:,} bytes", indent=12
+    )
     click.echo(f"notes       {stats.total:,}, {stats.sightings:,} sighted again")
     for kind, counts in stats.notes.items():
         said = ", ".join(f"{count:,} {word.replace('_', ' ')}" for word, count in counts.items())
         click.echo(f"  {kind:<10}{said}")
     click.echo(f"erased      {stats.erased:,}{'; bytes still in the file' * stats.scrub_due}")
-    click.echo(f"embedded    {stats.embedded:,}, {stats.unembedded:,} not; {_model(stats)}")
+    echo_line(
+        f"embedded    {stats.embedded:,}, {stats.unembedded:,} not; {_model(stats)}", indent=12
+    )
     click.echo(f"receipts    {stats.receipts:,}, exports {stats.exports:,}")
     click.echo(f"head        {stats.head.count}:{stats.head.hash}")
     return OK

@@ -21,7 +21,7 @@ from tallystick.cli.commands.memory.options import (
     write_file,
 )
 from tallystick.cli.exit_codes import OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import NoteInvalid
@@ -155,7 +155,7 @@ def _echo_remembered(made: Remembered) -> None:
     for id in made.superseded:
         click.echo(f"superseded {id}", err=True)
     if made.quarantine:
-        click.echo(
+        echo_line(
             f"held back ({', '.join(made.quarantine)}): not recalled until it is released; to do "
             f"that: tally memory review {made.id} --release",
             err=True,
@@ -328,4 +328,4 @@ def _echo_recalled(made: Recalled, *, explain: bool, as_json: bool) -> None:
     counted = ""
     if tokens is not None:
         counted = f"; {tokens.delivered:,} of {tokens.whole_scope:,} tokens ({tokens.tokenizer})"
-    click.echo(f"recall {receipt.read_id} as of {receipt.as_of:,}{counted}", err=True)
+    echo_line(f"recall {receipt.read_id} as of {receipt.as_of:,}{counted}", indent=7, err=True)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from tallystick.cli.parts import stack_options
+from tallystick.cli.parts import echo_line, stack_options
 from tallystick.cli.show import plain, safe
 from tallystick.core.errors import InvalidLimit, UsageError, system_errors
 from tallystick.core.ids import moment_ms, moment_text
@@ -184,7 +184,7 @@ def tell_remarks(remarks: Iterable[str], *, everything: bool) -> None:
         if everything or lane not in _QUIET:
             said = plain(each, chars_max=_REMARK_CHARS_MAX)
             why = missing() if _NO_EMBEDDER in each else ""
-            click.echo(f"note: {said}{f'; {why}' if why else ''}", err=True)
+            echo_line(f"note: {said}{f'; {why}' if why else ''}", indent=6, err=True)
 
 
 # -- files -------------------------------------------------------------------------------------

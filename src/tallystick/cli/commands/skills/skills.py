@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import FAILED, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError
 from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
@@ -171,7 +171,7 @@ def skill_in(path: Path) -> Skill:
 
 def echo_problems(problems: Iterable[Problem], *, err: bool = False) -> None:
     for each in problems:
-        click.echo(f"{each.level}: {each.code}: {one_line(each.message)}", err=err)
+        echo_line(f"{each.level}: {each.code}: {one_line(each.message)}", err=err)
 
 
 def short_text(text: str) -> str:
@@ -252,7 +252,7 @@ def list_command(directories: tuple[Path, ...], as_json: bool) -> int:
         layers = [{"layer": each.name, "path": str(each.path)} for each in found.layers.layers]
         echo_json({"order": LAYER_ORDER, "layers": layers, "skills": rows, "notes": notes})
         return OK
-    click.echo(f"layers, from high to low: {', '.join(LAYER_ORDER)}")
+    echo_line(f"layers, from high to low: {', '.join(LAYER_ORDER)}", indent=2)
     for each in found.layers.layers:
         there = "" if os.path.isdir(each.path) else "  (does not exist)"
         click.echo(f"  {each.name:<11}  {one_line(str(each.path))}{there}")
@@ -261,7 +261,7 @@ def list_command(directories: tuple[Path, ...], as_json: bool) -> int:
     width = max((len(row["id"]) for row in rows), default=0)
     for row in rows:
         why = f": {row['why']}" if row["why"] else ""
-        click.echo(f"{one_line(row['id']):<{width}}  {row['layer']:<11}  {row['state']}{why}")
+        echo_line(f"{one_line(row['id']):<{width}}  {row['layer']:<11}  {row['state']}{why}")
     for note in (*notes, *(f"warning: {each}" for each in found.warnings)):
         click.echo(one_line(note), err=True)
     return OK
@@ -340,8 +340,8 @@ def show_command(
     for key, value in msgspec.structs.asdict(skill.manifest).items():
         text = _field(value)
         if text:
-            click.echo(f"{key:<16}  {text}")
-    click.echo(f"{'digest':<16}  {bundle.sha256}")
+            echo_line(f"{key:<16}  {text}", indent=18)
+    echo_line(f"{'digest':<16}  {bundle.sha256}", indent=18)
     for file in bundle.files:
         click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
     echo_problems(skill.problems)
@@ -644,7 +644,7 @@ def match_command(
     taken = {each.id for each in matching.matched}
     for each in matching.candidates:
         mark = "*" if each.id in taken else " "
-        click.echo(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {short_text(each.reason)}")
+        echo_line(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {short_text(each.reason)}")
     if not matching.candidates:
         click.echo("no skill fits", err=True)
     _echo_refused(found)

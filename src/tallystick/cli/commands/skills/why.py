@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tallystick.cli.commands.skills.skills import DIRECTORIES, find_skills
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.client import Session
 from tallystick.runtime.runs.history import resolve_run, whole_records
@@ -38,7 +38,7 @@ def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_js
     if as_json:
         echo_json(found)
     else:
-        click.echo(plain(found.sentence, chars_max=_SENTENCE_CHARS_MAX))
+        echo_line(plain(found.sentence, chars_max=_SENTENCE_CHARS_MAX), indent=0)
     return 0
 
 
