@@ -142,7 +142,7 @@ class Late:
 
 late = Late()
 try:
-    with interruptible(progress_for(quiet=True), lambda: None, tells=False):
+    with interruptible(progress_for(quiet=True), lambda: None, prints=False):
         os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:
     sys.exit(130)
@@ -210,25 +210,25 @@ def test_a_signal_that_is_ignored_stays_so_and_the_handler_is_put_back() -> None
     before = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with interruptible(progress, lambda: None, tells=True):
+        with interruptible(progress, lambda: None, prints=True):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with interruptible(progress, lambda: None, tells=True):
+        with interruptible(progress, lambda: None, prints=True):
             assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize(("tells", "said"), [(True, "next     tally resume R\n"), (False, "")])
+@pytest.mark.parametrize(("prints", "said"), [(True, "next     tally resume R\n"), (False, "")])
 def test_one_that_does_not_stop_in_time_says_how_to_go_on(
-    tells: bool, said: str, capfd: pytest.CaptureFixture[str]
+    prints: bool, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with (
             pytest.raises(KeyboardInterrupt),
-            interruptible(progress_for(quiet=True), lambda: "R", tells=tells),
+            interruptible(progress_for(quiet=True), lambda: "R", prints=prints),
         ):
             signal.raise_signal(signal.SIGINT)
     finally:

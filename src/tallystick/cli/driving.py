@@ -225,12 +225,12 @@ _CURSOR_SHOWN = b"\x1b[?25h"
 
 @contextmanager
 def interruptible(
-    progress: Progress, run: Callable[[], str | None], *, tells: bool
+    progress: Progress, run: Callable[[], str | None], *, prints: bool
 ) -> Iterator[None]:
     """Handle Ctrl-C inside: the first raises `KeyboardInterrupt`, the second ends the process.
 
-    `run` returns the id of the run to resume, once it is known; with `tells`, it is printed. If the
-    signal has another handler already, or this is not the main thread, nothing is changed.
+    `run` returns the id of the run to resume, once it is known; with `prints`, the command for that
+    is printed. If the signal has another handler, or this is not the main thread, nothing changes.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
@@ -242,7 +242,7 @@ def interruptible(
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         if pressed:
-            _leave(run(), tells=tells)
+            _leave(run(), prints=prints)
         pressed = True
         # While the interpreter shuts down it handles no signal, and a press would kill the process
         # with another exit code. This runs after all threads have ended: nothing is left to leave.
@@ -255,7 +255,7 @@ def interruptible(
         yield
     except KeyboardInterrupt:
         # The run did not stop in time, or had not started.
-        if tells and (named := run()) is not None:
+        if prints and (named := run()) is not None:
             click.echo(f"next     tally resume {named}", err=True)
         raise
     finally:
@@ -265,13 +265,13 @@ def interruptible(
         # second press ends it at once.
 
 
-def _leave(run: str | None, *, tells: bool) -> None:
+def _leave(run: str | None, *, prints: bool) -> None:
     """End the process with exit code 130, without waiting for any thread.
 
     Nothing here takes a lock or flushes a stream: a thread that holds one may never release it.
     """
     said = "" if run is None else f"left at once; next: tally resume {run}\n"
-    line = f"\n{said or 'interrupted'}".encode() if tells else b""
+    line = f"\n{said or 'interrupted'}".encode() if prints else b""
     shown = _CURSOR_SHOWN if sys.stderr.isatty() else b""
     try:
         os.write(2, shown + line)
@@ -294,7 +294,7 @@ class Display:
     receipts: list[Receipt] = dataclasses.field(default_factory=list, compare=False)
 
     @property
-    def tells(self) -> bool:
+    def shows_progress(self) -> bool:
         """True if progress and other lines for people are shown."""
         return not (self.quiet or self.as_json or self.events)
 
@@ -305,7 +305,7 @@ class Display:
         both are counted and not shown.
         """
         return progress_for(
-            quiet=not self.tells, before=before, inside=inside, verbose=self.verbose
+            quiet=not self.shows_progress, before=before, inside=inside, verbose=self.verbose
         )
 
     @contextmanager
@@ -316,7 +316,7 @@ class Display:
         """
         watcher = Watcher(self, progress)
         watcher.run = run
-        with interruptible(progress, lambda: watcher.run, tells=self.tells):
+        with interruptible(progress, lambda: watcher.run, prints=self.shows_progress):
             yield watcher
 
     def end(self, result: Run) -> int:
@@ -354,7 +354,7 @@ class Watcher:
         skill = loaded_by(record)
         if skill is not None:
             self.loaded.append(skill)
-        if self._display.tells and isinstance(record, RunStarted) and record.strategy_why:
+        if self._display.shows_progress and isinstance(record, RunStarted) and record.strategy_why:
             echo_error_line(f"strategy {record.strategy}: {record.strategy_why}")
         self._progress.watch(run, record)
 

@@ -679,7 +679,7 @@ class _Live:
         asked, answered = len(root.batch.asked), len(root.batch.answered)
         if asked > 1:
             # The size of the batch is not known before all of its queries are recorded.
-            doing += f", {quantity(answered, 'query')} answered, {asked - answered:,} under way"
+            doing += f", {quantity(answered, 'query')} answered, {asked - answered:,} in progress"
         return doing + (f", {quantity(root.calls, 'host call')}" if root.calls else "")
 
 

@@ -67,16 +67,16 @@ def transcript_lines(record: Record) -> list[str]:
         case CallHost() | HostAnswered():
             return [f"          {_host(record)}"]
         case ReceiptIssued() | SnapshotTaken() | SkillMatched() | ProgramChecked():
-            return _beside(record)
+            return _side_lines(record)
         case FilesKept() | NetworkAttempted():
-            return [_native(record)]
+            return [_native_line(record)]
         case RunEnded() | RunResumed() | RunForked() | RunPruned():
             return [f"run       {_continuation(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
 
 
-def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecked) -> list[str]:
+def _side_lines(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecked) -> list[str]:
     match record:
         case ReceiptIssued():
             return []
@@ -88,7 +88,7 @@ def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecke
             return [f"turn {record.turn:<4} vocabulary {_vocabulary_text(record)}"]
 
 
-def _native(record: FilesKept | NetworkAttempted) -> str:
+def _native_line(record: FilesKept | NetworkAttempted) -> str:
     if isinstance(record, NetworkAttempted):
         to = f" at {plain(record.address)}" if record.address else ""
         why = f": {plain(record.why)}" if record.why else ""

@@ -249,6 +249,7 @@ def _holder_of(named: str | None) -> str | None:
 
 @contextmanager
 def _source(name: str) -> Iterator[BinaryIO]:
+    """Open a file, or standard input for `-`. Raise `UsageError` if it cannot be opened."""
     if name == "-":
         yield sys.stdin.buffer
         return

@@ -68,13 +68,13 @@ def doctor_command(as_json: bool) -> int:
         "data": str(data_directory()),
     }
     if as_json:
-        told = {
+        report = {
             **facts,
             **{"findings": findings, "beside": beside, "layers": layers},
             "left_by_another_sandbox": {"sessions": others, "exec_sessions": programs_only},
             "sessions_unreadable": unread,
         }
-        echo_json(told)
+        echo_json(report)
     else:
         for name, fact in facts.items():
             echo_line(f"{name:<8} {fact}", indent=9)

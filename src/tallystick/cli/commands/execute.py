@@ -203,6 +203,7 @@ def _refuse_unsupported(called: click.Context, backend: str) -> None:
 
 
 def _read(path: Path) -> bytes:
+    """Read a file. Raise `UsageError` if that fails."""
     with system_errors(path, UsageError):
         return path.read_bytes()
 

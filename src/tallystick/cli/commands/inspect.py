@@ -250,8 +250,10 @@ def _rest_line(node: Node, hidden: list[Node]) -> str | None:
     states = Counter(_state(each) for each in hidden)
     named = ", ".join(f"{many:,} {plain(state)}" for state, many in states.most_common())
     cost = sum((each.charge for each in hidden), Charge())
-    told = f": {named}   {shown_cost(cost)}" if cost.model_calls else f": {named}"
-    return f"{'  ' * (min(node.depth, _DEPTH_SHOWN) + 1)}… {count:,} more{told if hidden else ''}"
+    details = f": {named}   {shown_cost(cost)}" if cost.model_calls else f": {named}"
+    return (
+        f"{'  ' * (min(node.depth, _DEPTH_SHOWN) + 1)}… {count:,} more{details if hidden else ''}"
+    )
 
 
 def _quote(text: str) -> str:
@@ -320,6 +322,7 @@ def _show_steps(chain: str, records: Sequence[Record], *, as_json: bool, harn: b
 
 
 def _parent_of(run: str, records: Sequence[Record]) -> str:
+    """Return the chain of steps that a run was started in. Raise `UsageError` if there is none."""
     started = next((each for each in records if isinstance(each, RunStarted)), None)
     if started is None or started.parent is None:
         raise UsageError(f"run {run} was not started inside a step; leave out --steps")
@@ -447,6 +450,10 @@ def diff_command(a: str, b: str, as_json: bool, full: bool) -> int:
 
 
 def _records(ledger: Ledger, run: str) -> list[Record]:
+    """Read a run, with what it shares if it is a fork.
+
+    Raise `LedgerError` for a record that cannot be decoded, `UsageError` for a chain of steps.
+    """
     try:
         records = whole_records(ledger, run)
     except _UNREADABLE as error:

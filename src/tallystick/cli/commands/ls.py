@@ -145,7 +145,7 @@ def table_of(rows: Sequence[_Listed], *, width: int | None) -> list[str]:
     if width is not None:
         cells.insert(0, head)
     wide = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    goals = [_what(row) for row in rows]
+    goals = [_goal_text(row) for row in rows]
     if width is not None:
         goals.insert(0, "GOAL")
     lines = []
@@ -174,7 +174,7 @@ def _newest(ledger: Ledger, limit: int, *, children: bool) -> list[RunRow]:
     return list(ledger.runs(which, most=limit, newest_first=True))[::-1]
 
 
-def _what(row: _Listed) -> str:
+def _goal_text(row: _Listed) -> str:
     goal = plain(row.goal, chars_max=_GOAL_CHARS_MAX)
     if row.pruned:
         goal = f"{goal} (pruned)".strip()
@@ -267,7 +267,7 @@ def _pruned_row(row: RunRow, end: list[Record]) -> _Listed:
         entries=row.head.count,
         goal="",
         model=receipt.models[0].model if receipt and receipt.models else "",
-        stop=plain(receipt.stop) if receipt else _without_end(row),
+        stop=plain(receipt.stop) if receipt else _state_without_end(row),
         answer=None,
         usd=receipt.charge.usd if receipt else None,
         pruned=True,
@@ -275,7 +275,7 @@ def _pruned_row(row: RunRow, end: list[Record]) -> _Listed:
     )
 
 
-def _without_end(row: RunRow) -> str:
+def _state_without_end(row: RunRow) -> str:
     return "moved" if row.moved else "unfinished" if row.imported else "ended"
 
 

@@ -55,8 +55,8 @@ def rm_command(run: str, yes: bool) -> int:
     if not yes:
         click.confirm(f"remove run {found}? This cannot be undone", abort=True, err=True)
     with stores:
-        let_go = remove_run_with_attachments(ledger, stores.attachments, found)
-        freed = _free(stores.attachments, let_go) if let_go else ""
+        freed_ids = remove_run_with_attachments(ledger, stores.attachments, found)
+        freed = _free(stores.attachments, freed_ids) if freed_ids else ""
     click.echo(f"removed {found}{freed}", err=True)
     return 0
 
@@ -168,7 +168,7 @@ def prune_command(
             # Check each run again: the user may have taken a while to answer.
             _prune(new_pruner(), report, why=_reason(older_than, keep))
             report.ledger_bytes_after = disk_bytes(ledger)
-    _tell(report, as_json=as_json)
+    _echo_report(report, as_json=as_json)
     return LEDGER if named and any(not each.pruned for each in report.kept) else OK
 
 
@@ -200,7 +200,7 @@ def _question(found: Sequence[Pruned]) -> str:
     return f"prune {_count(len(found), 'run', 'runs')}, {size:,} bytes? This cannot be undone"
 
 
-def _tell(report: _Report, *, as_json: bool) -> None:
+def _echo_report(report: _Report, *, as_json: bool) -> None:
     for kept in report.kept:
         echo_line(f"kept {kept.run}: it {plain(kept.why, chars_max=_WHY_CHARS_MAX)}", err=True)
     if as_json:

@@ -135,8 +135,8 @@ def session_lines(
     yield f"backend   {info.backend}"
     if made.differs is not None:
         yield f"left by   another {made.differs}, {_maker_text(made)}"
-    tokens = _of(spent.tokens_used, spent.token_budget)
-    yield f"spent     {tokens} tokens, {_of(spent.time_used_ms, spent.time_budget_ms)} ms"
+    tokens = _used_of(spent.tokens_used, spent.token_budget)
+    yield f"spent     {tokens} tokens, {_used_of(spent.time_used_ms, spent.time_budget_ms)} ms"
     if info.left.names:
         yield f"has       {plain(info.left.names)}"
     for key, value in info.context_variables.items():
@@ -183,7 +183,7 @@ def _run_text(run: EarlierRun) -> str:
     return f"{run.stop}{lost}  {goal!r}{answer}"
 
 
-def _of(used: int, budget: int | None) -> str:
+def _used_of(used: int, budget: int | None) -> str:
     return f"{used:,}" if budget is None else f"{used:,} of {budget:,}"
 
 

@@ -77,21 +77,26 @@ def export_command(
     with stores:
         attachments = stores.attachments
         if kind == "trajectory":
-            told = export_trajectory(ledger, attachments, found, target, redact=redact, full=full)
+            exported = export_trajectory(
+                ledger, attachments, found, target, redact=redact, full=full
+            )
             gone = (
-                f"; {quantity(told.erased, 'entry')} erased before, and not exported"
-                if told.erased
+                f"; {quantity(exported.erased, 'entry')} erased before, and not exported"
+                if exported.erased
                 else ""
             )
             echo_line(
-                f"exported {quantity(told.events, 'event')} of {found} to {file}{gone}", err=True
+                f"exported {quantity(exported.events, 'event')} of {found} to {file}{gone}",
+                err=True,
             )
             return 0
         if move:
             require_idle(ledger, found)
             require_no_children(ledger, found)
         done = export_run_with_attachments(ledger, attachments, found, target, move=move)
-    echo_line(f"{'moved' if move else 'exported'} {found} to {file}{_with(done)}", err=True)
+    echo_line(
+        f"{'moved' if move else 'exported'} {found} to {file}{_attachments_text(done)}", err=True
+    )
     return 0
 
 
@@ -123,7 +128,7 @@ def import_command(file: Path) -> int:
             return 0
         with stores:
             done = import_run_with_attachments(ledger, stores.attachments, given)
-    echo_line(f"imported {done.run}{_with(done)}", err=True)
+    echo_line(f"imported {done.run}{_attachments_text(done)}", err=True)
     return 0
 
 
@@ -134,7 +139,7 @@ def _echo_imported(log: ImportedLog) -> None:
         echo_line(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
 
 
-def _with(done: Transferred) -> str:
+def _attachments_text(done: Transferred) -> str:
     if not done.attachments:
         return ""
     some = quantity(done.attachments, "attachment")

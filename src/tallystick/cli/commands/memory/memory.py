@@ -299,6 +299,7 @@ def verify_command(kept: str | None, tenant: str | None, as_json: bool) -> int:
 
 
 def _head(text: str) -> Head:
+    """Parse COUNT:HASH. Raise `UsageError` for another text."""
     found = _HEAD.fullmatch(text)
     if found is None:
         raise UsageError(
@@ -490,14 +491,16 @@ def export_command(
     """
     if name == "-" and as_json:
         raise UsageError("--json prints the report on standard output; name a file for the notes")
-    told = (label if label is not None else _label(name))[:_LABEL_CHARS_MAX]
+    recorded_label = (label if label is not None else _label(name))[:_LABEL_CHARS_MAX]
     with open_memory(tenant, agent) as memory:
         if name != "-" and not os.access(Path(name).parent, os.W_OK):
             # Checked before the export is recorded in the log.
             raise UsageError(
                 f"{one_line(name)}: its directory does not exist, or cannot be written"
             )
-        lines = _Counted(export_notes(memory.store, reader=memory.reader, label=told))
+        lines = _CountedLines(
+            export_notes(memory.store, reader=memory.reader, label=recorded_label)
+        )
         if name == "-":
             for line in lines:
                 sys.stdout.buffer.write(line)
@@ -505,10 +508,19 @@ def export_command(
         else:
             write_file(Path(name), iter(lines))
     if as_json:
-        echo_json({"path": _label(name), "label": told, "notes": lines.notes, "bytes": lines.bytes})
+        echo_json(
+            {
+                "path": _label(name),
+                "label": recorded_label,
+                "notes": lines.notes,
+                "bytes": lines.bytes,
+            }
+        )
     else:
         count = quantity(lines.notes, "note")
-        click.echo(f"{count}, {lines.bytes:,} bytes; recorded as {one_line(told)}", err=True)
+        click.echo(
+            f"{count}, {lines.bytes:,} bytes; recorded as {one_line(recorded_label)}", err=True
+        )
     return OK
 
 
@@ -519,7 +531,7 @@ def _label(name: str) -> str:
     return os.path.abspath(name).encode("utf-8", "replace").decode()
 
 
-class _Counted:
+class _CountedLines:
     """Count the lines and bytes of an export while they are written.
 
     The first and the last line are not notes, so `notes` starts at -2.

@@ -134,6 +134,11 @@ def remember_command(
 
 
 def _content(words: tuple[str, ...]) -> str:
+    """Return the text to remember, from the arguments or from standard input.
+
+    One line end at the end of standard input is dropped. Raise `UsageError` if there is no text or
+    it is not UTF-8, and `NoteInvalid` if it is too long.
+    """
     if words == ("-",):
         with source("-") as file:
             raw = file.read(CONTENT_BYTES_MAX + 2)

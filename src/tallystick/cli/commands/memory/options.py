@@ -29,7 +29,7 @@ from tallystick.storage.private_file import whole_file
 _DEFAULT = "default"
 # The width of lines if the output is not a terminal and COLUMNS is not set.
 _COLUMNS = 160
-_CONTENT_CHARS_MIN = 20
+_CONTENT_CHARS_MIN = 18
 _REMARK_CHARS_MAX = 300
 # Remarks about these lanes are shown only with --explain: most memories have nothing for them.
 _QUIET = frozenset({"author", "before", "related", "session", "token", "when"})

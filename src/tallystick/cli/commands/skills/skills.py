@@ -353,6 +353,10 @@ def show_command(
 
 
 def _found_or_failed(found: FoundSkills, name: str) -> Skill | None:
+    """Return a skill; print why and return None if it could not be read.
+
+    Raise `SkillNotFound` if there is none of this name.
+    """
     try:
         return found.find(name)
     except SkillNotFound:
@@ -488,6 +492,7 @@ def install_command(path: Path, where: str, force: bool, as_json: bool) -> int:
 
 
 def _project_directory() -> Path:
+    """Return the project's .agents/skills. Raise `UsageError` if that is a link out of it."""
     root = project_root()
     path = root / PROJECT_DIRECTORIES[0]
     # A cloned project may have a link in this place, which would write outside of the project.

@@ -149,13 +149,13 @@ def trust_command(
             raise UsageError("--signer trusts a key; leave out the names of skills and --all")
         return _trust_signer(signer, yes=yes, as_json=as_json)
     found = find_skills()
-    skills = _to_trust(found, names, everything=everything)
+    skills = _skills_to_trust(found, names, everything=everything)
     if everything and not skills:
         click.echo("nothing to trust", err=True)
     bundles = {skill.id: bundle_of(skill.folder) for skill in skills}
     if not as_json:
         for skill in skills:
-            _tell(skill, bundles[skill.id])
+            _echo_skill(skill, bundles[skill.id])
     if skills and not yes:
         click.confirm(
             f"trust {quantity(len(skills), 'skill')} as they are now?", abort=True, err=True
@@ -177,7 +177,7 @@ def trust_command(
     return OK
 
 
-def _to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> list[Skill]:
+def _skills_to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> list[Skill]:
     refused = found.refused_skills()
     if found.settings.require_signature and refused.skills:
         raise UsageError(
@@ -196,6 +196,10 @@ def _to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> 
 
 
 def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | None:
+    """Find a skill that is not trusted yet; of one that is used already, say so and return None.
+
+    Raise `UsageError` for a skill that requires a signature, `SkillNotFound` for an unknown name.
+    """
     try:
         skill = refused.find(name)
     except SkillNotFound:
@@ -210,7 +214,7 @@ def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | N
     return skill
 
 
-def _tell(skill: Skill, bundle: Bundle) -> None:
+def _echo_skill(skill: Skill, bundle: Bundle) -> None:
     click.echo(f"{one_line(skill.id)}  {one_line(str(skill.folder.path))}")
     click.echo(f"  {short_text(skill.manifest.description)}")
     for file in bundle.files:
