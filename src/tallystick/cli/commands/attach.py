@@ -243,7 +243,7 @@ def _holder_of(named: str | None) -> str | None:
             f"receipt {run} lists the steps)"
         )
     if not isinstance(started, RunStarted):
-        raise UsageError(f"run {run} has lost its first record, so its attachments are unknown")
+        raise UsageError(f"the first record of run {run} was erased, which names its attachments")
     return started.session_id
 
 

@@ -294,6 +294,6 @@ def _ranking(verified: Verified) -> str:
             return "ranking: computed again, and the same to the last digit"
         case "erased":
             why = plain(verified.difference or "", chars_max=_WHY_CHARS_MAX)
-            return f"ranking: differs, since notes that it used were erased: {why}"
+            return f"ranking: differs, since notes of its scope were erased: {why}"
         case "not_recomputed":
             return "ranking: not computed again; to do that, add the query: --query TEXT"
