@@ -18,6 +18,7 @@ from tests.runtime.run.priced_model import PRICING
 from tests.runtime.runs.test_run_tree import MIXED
 
 from tallystick.cli.commands.inspect import tree_lines
+from tallystick.cli.parts import wrap_line
 from tallystick.cli.progress import (
     Progress,
     Row,
@@ -405,6 +406,32 @@ def test_the_tree_afterwards_has_the_same_rows_and_what_is_left(sandbox: WasmSan
     left = f"{WIDE.tokens - spent:,} tokens"
     assert lines[-1].startswith(f"{used}   left 29 turns, ")
     assert left in lines[-1]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_on_a_narrow_terminal_a_run_of_the_tree_has_two_lines(
+    sandbox: WasmSandbox, width: int
+) -> None:
+    session = Session(model=Tree(), ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
+    run = session.run("count 4 now", limits=WIDE)
+
+    lines = tree_lines(tree_of(session.ledger, run.run), whole=False, width=width)
+
+    assert [line for line in lines if cells(line) > width] == []
+    assert "answered" in lines[0]
+    assert lines[1].startswith(f"  {run.run}")
+    assert sum("answered" in line for line in lines) == 7
+
+
+def test_a_line_is_broken_between_words_and_a_path_is_not_broken() -> None:
+    path = "/a/directory/with/a/long/name/ledger.db"
+
+    assert wrap_line("ledger   run R", indent=9, width=20) == ["ledger   run R"]
+    assert wrap_line(f"ledger   run R in {path}", indent=9, width=48) == [
+        "ledger   run R in",
+        f"         {path}",
+    ]
+    assert wrap_line(f"in {path}", indent=9, width=20) == ["in", path]
 
 
 def wide(count: int) -> Node:

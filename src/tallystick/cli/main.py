@@ -146,7 +146,7 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 def main() -> NoReturn:
     """Run the command line and end the process.
 
-    An error is printed as one line on stderr, `CODE: message`, and decides the exit code
+    An error is printed as one line on stderr, beginning with its code, and decides the exit code
     (`tallystick.cli.errors`).
     """
     warnings.showwarning = _show_warning
