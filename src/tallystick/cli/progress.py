@@ -412,7 +412,7 @@ class _Programs:
 
 
 class _Lines:
-    """Prints a line for each program of the root, and for failures, retries and replies without one.
+    """Prints a line for each program of the root, and for failures, retries and empty replies.
 
     With `children`, also for each of the first children that end, and a sum of the others. With
     `verbose`, also each program and its output; `show_program` prints a program, or else `say`.
