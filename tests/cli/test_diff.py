@@ -196,7 +196,7 @@ def test_runs_of_which_nothing_is_left_are_not_called_the_same(tally: Tally) -> 
 
     assert line_of(lines, "given") == "neither"
     assert line_of(lines, "end") == "has not ended / has not ended"
-    assert line_of(lines, "parted") == "nothing is there to compare"
+    assert line_of(lines, "parted") == "there is nothing to compare"
 
 
 def test_a_program_whose_text_is_gone_is_said_to_be(tally: Tally) -> None:

@@ -169,7 +169,7 @@ def test_values_that_were_never_recorded_are_said_to_be(tally: Tally) -> None:
 
     assert (done.code, done.out) == (4, "")
     assert "its values were not recorded" in done.line
-    assert "only the version that left it can read them" in done.line
+    assert "only the version of the sandbox that stored them can read them" in done.line
 
 
 @pytest.mark.parametrize(

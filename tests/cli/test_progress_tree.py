@@ -271,8 +271,8 @@ def test_what_a_model_calls_a_child_does_nothing_to_the_terminal(evil: str) -> N
     long = evil + "x" * 5_000
     lines = lines_of([*root_begins(), begun(1), *inside(1, goal=long), ended(1, said=long)])
 
-    assert len(lines) == 2
-    assert all(line.isprintable() and len(line) <= 80 for line in lines)
+    assert 1 <= len(lines) <= 2
+    assert all(line.isprintable() and cells(line) <= 80 for line in lines)
 
 
 def drawn(records: list[tuple[str, Record]]) -> str:

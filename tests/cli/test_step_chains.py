@@ -241,7 +241,7 @@ def test_a_chain_that_was_cut_off_says_so(tally: Tally) -> None:
     told = tally("receipt", RUN).stdout
     assert "outer    open\n" in told
     assert "cost      $0.000000001\n" in told
-    assert "steps that are open have no receipt yet" in told
+    assert "open steps have no receipt yet" in told
 
 
 FORGED = {
