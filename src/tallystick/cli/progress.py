@@ -529,9 +529,8 @@ class _Lines:
                 head = (
                     f"turn {record.turn:<3} program {quantity(self.programs.lines, 'line'):<10}"
                     f"{quantity(record.host_calls, 'host call'):<14}{self._tokens():<14}  "
-                    f"{self._cost()}"
                 )
-                return _join(head, outcome(record), width=self._columns())
+                return _join(head, self._cost(), outcome(record), width=self._columns())
             case _:
                 return []
 
@@ -555,11 +554,15 @@ def _output_lines(record: ProgramFinished) -> list[str]:
     return [*shown, f"{_OUTPUT}… {quantity(more, 'more line')} (tally inspect)"] if more else shown
 
 
-def _join(head: str, tail: str, *, width: int) -> list[str]:
-    """Put two parts into one line, or `tail` into a second one if it does not fit."""
-    if len(head) + len(tail) <= width:
-        return [f"{head}{tail}"]
-    return [fit(head, width).rstrip(), fit(f"{' ' * _TEXT_COLUMN}{tail}", width).rstrip()]
+def _join(head: str, *parts: str, width: int) -> list[str]:
+    """Put parts into one line; begin an indented line before a part that does not fit."""
+    lines = [head]
+    for part in parts:
+        if len(lines[-1]) + len(part.rstrip()) <= width:
+            lines[-1] += part
+        else:
+            lines.append(f"{' ' * _TEXT_COLUMN}{part}")
+    return [fit(line, width).rstrip() for line in lines]
 
 
 def _child_lines(child: RunNode, record: ChildEnded, *, number: int, width: int) -> list[str]:
