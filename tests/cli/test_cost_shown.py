@@ -63,7 +63,7 @@ def test_the_line_of_the_refusal_makes_the_run_pass(tally: Tally, server: FakeSe
     done = tally(*words)
 
     assert refused.returncode == 3
-    assert "higher cap" not in refused.stderr
+    assert "--max-usd DOLLARS" not in refused.stderr
     assert "raise" not in refused.stderr
     assert done.returncode == 0, done.stderr
     assert "$0.00" in done.stderr
@@ -74,7 +74,7 @@ def test_a_dry_run_does_not_advise_a_higher_cap_where_the_price_is_unknown(tally
     done = tally("run", "how many?", "-m", "local:m", "--max-usd", "0.01", "--dry-run")
 
     assert "the price is unknown" in done.stdout
-    assert "raise the cap" not in done.stdout
+    assert "raise --max-usd" not in done.stdout
 
 
 def test_a_cost_that_holds_reservations_is_shown_as_at_most(

@@ -104,4 +104,4 @@ def test_the_help_names_both_sandboxes(tally: Tally) -> None:
     said = tally("exec", "--help").stdout
 
     assert "--sandbox NAME[,NAME]" in said
-    assert "wasm, or process: native Python and bash with files" in " ".join(said.split())
+    assert "wasm, or in process: native Python and bash with files" in " ".join(said.split())

@@ -77,7 +77,7 @@ def test_what_a_dead_process_held_for_a_run_without_an_entry_can_be_closed_by_it
 
     assert done.returncode == 0, done.stderr
     assert spent(path) == (after, 0)
-    assert "nothing is held" in tally("resolve").stderr
+    assert "nothing is reserved" in tally("resolve").stderr
 
 
 @pytest.mark.parametrize("words", [("resolve", "--json"), ("ls", "--in-doubt", "--json")])
@@ -223,7 +223,7 @@ def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
 
     done = tally("resolve", RUN[:20].lower(), choice)
 
-    assert f"{RUN}  begun" in listed
+    assert f"{RUN}  started" in listed
     assert "turn 1  the model  1 call, at most $0.25, at most 10 tokens (reserved)" in listed
     assert listed.count("$0.25, 10 tokens reserved of the total, by a dead process") == 2
     assert done.returncode == 0, done.stderr
@@ -234,8 +234,8 @@ def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
     assert isinstance(records[-2], RunResumed)
     assert isinstance(records[-1], ModelFailed)
     assert records[-1].billed == (choice == "--charge")
-    assert "nothing is held" in tally("resolve").stderr
-    assert "nothing is held or in doubt" in tally("resolve", RUN, choice).stderr
+    assert "nothing is reserved" in tally("resolve").stderr
+    assert "has no open calls and no reservations" in tally("resolve", RUN, choice).stderr
     assert tally("verify").returncode == 0
 
 
@@ -250,7 +250,7 @@ def test_an_effect_is_not_for_resolve_and_that_is_said(tally: Tally) -> None:
     assert "1 call released, nothing is charged" in done.stdout
     assert done.stderr == again.stderr
     assert "sendmail (turn 1) is an effect" in done.stderr
-    assert f"tally resume {RUN} --in-doubt retry|abandon" in done.stderr
+    assert f"tally resume {RUN} --in-doubt retry or abandon" in done.stderr
 
 
 def test_a_run_that_is_running_is_not_touched(tally: Tally) -> None:
