@@ -78,7 +78,9 @@ def test_an_option_that_native_programs_cannot_honour_is_refused(
     done = tally("exec", "--sandbox", sandbox, *words, program="print('ran')")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"usage: the process sandbox does not support {named}\n"
+    assert done.stderr == (
+        f"usage: the process sandbox does not support {named}; leave it out, or use --sandbox wasm\n"
+    )
     assert not (tally.directory / "data" / "exec").exists()
 
 

@@ -286,7 +286,7 @@ def test_a_name_that_is_no_run_closes_nothing(tally: Tally, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [((RUN, "--charge", "--release"), "not both"), (("--charge",), "name the run")],
+    [((RUN, "--charge", "--release"), "contradict each other"), (("--charge",), "name the run")],
 )
 def test_mistakes_are_one_line(tally: Tally, words: tuple[str, ...], says: str) -> None:
     done = tally("resolve", *words)

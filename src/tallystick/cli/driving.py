@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 # The result of a run: the answer goes to stdout, the rest to stderr.
 
 
+# Further lines of a long one begin where the text of the first begins.
+_TEXT_COLUMN = 9
 _QUOTE_CHARS_MAX = 100
 # How much is shown of the last reply of a run without an answer.
 _REPLY_LINES_MAX, _REPLY_CHARS_MAX = 12, 200
@@ -86,12 +88,15 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         echo_error_line(f"cited    [{number}] {name}:{citation.lines}  {quote!r}")
     for each in result.unchecked:
         why = plain(each.why, chars_max=_NAME_CHARS_MAX)
-        echo_error_line(f"unchecked: {plain(each.claim, chars_max=_QUOTE_CHARS_MAX)} ({why})")
+        claim = plain(each.claim, chars_max=_QUOTE_CHARS_MAX)
+        echo_line(f"unchecked: {claim} ({why})", indent=_TEXT_COLUMN, err=True)
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
-        echo_error_line(f"stopped  {result.stop}: {result.detail} ({what})")
+        # Broken on terminals only, so that a log can be searched for the whole message.
+        line = f"stopped  {result.stop}: {result.detail} ({what})"
+        echo_line(line, indent=_TEXT_COLUMN, err=True)
         for line in _reply_lines(result):
-            echo_error_line(line)
+            echo_line(line, indent=_TEXT_COLUMN, err=True)
     if result.session_lost:
         echo_error_line(
             "session  the variables of this run were not stored, since another run or a restore "
