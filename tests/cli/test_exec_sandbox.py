@@ -79,7 +79,8 @@ def test_an_option_that_native_programs_cannot_honour_is_refused(
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"usage: the process sandbox does not support {named}; leave it out, or use --sandbox wasm\n"
+        f"usage: the process sandbox does not support {named}; "
+        "leave it out, or use --sandbox wasm\n"
     )
     assert not (tally.directory / "data" / "exec").exists()
 
