@@ -1,4 +1,4 @@
-"""`tally recall --program` and `--verify`: recall programs run, and receipts checked."""
+"""`tally recall --program` and `--verify`: run recall programs, and check receipts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import click
 import msgspec
 
-from tallystick.cli.commands.memory.options import opened, readable, source, tell_remarks
+from tallystick.cli.commands.memory.options import open_memory, readable, source, tell_remarks
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.memory.code_mode.operations import (
     PROGRAM_BYTES_MAX,
@@ -61,7 +61,7 @@ _MS_PER_SECOND = 1_000
 
 
 class _Pieces:
-    """The tokenizer that receipts count by."""
+    """The tokenizer that receipts count with."""
 
     name = TOKENIZER
 
@@ -70,7 +70,7 @@ class _Pieces:
 
 
 class _Host:
-    """Serves a program from a memory. Only what it recalled can it cite."""
+    """Serve the calls of a recall program from a memory. It can cite only what it recalled."""
 
     def __init__(
         self, memory: Memory, *, as_of: str | None, strategy: Strategy, filters: Filters
@@ -80,7 +80,7 @@ class _Host:
         self._strategy: Strategy = strategy
         self._filters = filters
         self._receipts: list[RecallReceipt] = []
-        # Kept in order, and each said once.
+        # A dict, as a set that keeps the order.
         self.remarks: dict[str, None] = {}
 
     def recall(self, query: str, k: int) -> Sequence[RecallHit]:
@@ -116,15 +116,18 @@ def run_program(
     filters: Filters,
     as_json: bool,
 ) -> int:
-    """Run a program and print its bundle; of one that ended early, what it had until then."""
+    """Run a recall program, print its result, and return the exit code.
+
+    If the program ends early, its partial result is printed with the error.
+    """
     with source(name) as file:
         raw = file.read(PROGRAM_BYTES_MAX + 1)
     form = form_of(raw)
     budget = _budget(PYTHON_FORM if form == "python" else Budget(), limits)
     error: CodeModeError | None = None
     bundle: Bundle | None
-    with opened(tenant, agent) as memory:
-        # The model takes longer to load than a program has time.
+    with open_memory(tenant, agent) as memory:
+        # Load the embedding model first: that takes longer than a program may run.
         memory.prepare()
         host = _Host(memory, as_of=as_of, strategy=strategy, filters=filters)
         try:
@@ -135,7 +138,7 @@ def run_program(
     if as_json:
         echo_json(_bundle_fields(form, bundle, error))
     else:
-        _tell(bundle, error)
+        _echo_bundle(bundle, error)
     return OK if error is None else exit_code_of(error)
 
 
@@ -172,7 +175,7 @@ def _budget(usual: Budget, limits: tuple[int | None, int | None, int | None]) ->
 def _bundle_fields(
     form: str, bundle: Bundle | None, error: CodeModeError | None
 ) -> dict[str, object]:
-    """The bundle's fields, all of them; and what ended the program, if it did not end well."""
+    """Return all fields of a bundle for JSON, and the error that ended the program or None."""
     held = bundle_of([], operations=0, fuel_used=0, answer="") if bundle is None else bundle
     ended = None
     if error is not None:
@@ -181,7 +184,7 @@ def _bundle_fields(
     return {**msgspec.structs.asdict(held), "fuel_used": fuel, "form": form, "error": ended}
 
 
-def _tell(bundle: Bundle | None, error: CodeModeError | None) -> None:
+def _echo_bundle(bundle: Bundle | None, error: CodeModeError | None) -> None:
     ended = error is not None
     if bundle is not None:
         click.echo(readable(bundle.final_answer), err=ended)
@@ -192,38 +195,41 @@ def _tell(bundle: Bundle | None, error: CodeModeError | None) -> None:
         tokens = bundle.answer_tokens
         counted = "" if tokens is None else f", {tokens.tokens:,} tokens ({tokens.tokenizer})"
         click.echo(
-            f"{'partial: ' if ended else ''}{bundle.records_seen:,} seen, "
-            f"{bundle.records_emitted:,} given, fuel {bundle.fuel_used:,}{counted}",
+            f"{'partial: ' if ended else ''}{bundle.records_seen:,} notes read, "
+            f"{bundle.records_emitted:,} returned, fuel {bundle.fuel_used:,}{counted}",
             err=True,
         )
     if error is not None:
         more = ""
         if isinstance(error, Halted):
-            more = "; to give more: --fuel N"
+            more = "; to give it more: --fuel N"
         elif isinstance(error, WallTimeExceeded):
-            more = "; to give more: --wall-ms N"
+            more = "; to give it more: --wall-ms N"
         click.echo(f"{error.code}: {plain(str(error), chars_max=300)}{more}", err=True)
 
 
-# `tally recall --verify`: a receipt of either kind, held against the memory as it is now.
+# `tally recall --verify`: check a receipt of either kind against the memory as it is now.
 
 
 _WHY_CHARS_MAX = 300
 
 
 def verify_receipt(named: str, query: str | None, *, tenant: str | None, as_json: bool) -> int:
-    """Check a receipt by its file, or by its id. The exit code says what came of it.
+    """Check a receipt, named by its file or by its id; print the result, return the exit code.
 
-    With JSON what does not hold is told as what does: in one object.
+    Without JSON, raise `ReceiptError` if the receipt does not hold. With JSON, the error is a field
+    of the object that is printed.
     """
     verified: Verified | VerifiedForget
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         try:
             receipt = _receipt(memory, named)
             if isinstance(receipt, RecallReceipt):
                 verified = memory.verify(receipt, query=query)
             elif query is not None:
-                raise UsageError("the receipt is of a forgetting, which has no query")
+                raise UsageError(
+                    "this is the receipt of a forget, which has no query; leave out --query"
+                )
             else:
                 verified = verify_forgotten(memory.store, receipt, keys=memory.keys.by_id)
         except ReceiptError as error:
@@ -271,7 +277,7 @@ def _verified_fields(verified: Verified | VerifiedForget | None) -> dict[str, ob
 def _lines(verified: Verified | VerifiedForget) -> Iterator[str]:
     notes = len(verified.notes)
     if isinstance(verified, VerifiedForget):
-        yield f"held: forgetting {verified.forget_id}, {counted(notes, 'note')}"
+        yield f"held: forget {verified.forget_id}, {quantity(notes, 'note')}"
     else:
         held = notes - len(verified.erased)
         yield f"held: recall {verified.read_id}, notes still there: {held:,} of {notes:,}"
@@ -285,9 +291,9 @@ def _lines(verified: Verified | VerifiedForget) -> Iterator[str]:
 def _ranking(verified: Verified) -> str:
     match verified.ranking:
         case "same":
-            return "ranking: made again, and the same to the last digit"
+            return "ranking: computed again, and the same to the last digit"
         case "erased":
             why = plain(verified.difference or "", chars_max=_WHY_CHARS_MAX)
-            return f"ranking: differs, as notes of its scope were erased: {why}"
+            return f"ranking: differs, since notes of its scope were erased: {why}"
         case "not_recomputed":
-            return "ranking: not made again; --query TEXT says what was asked"
+            return "ranking: not computed again; to do that, add the query: --query TEXT"
