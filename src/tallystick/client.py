@@ -1,8 +1,8 @@
-"""The client: one object that holds ledger, models and sandboxes, for callers sync and async.
+"""Define the client: one object that holds ledger, models and sandboxes, and starts runs.
 
-The driver is async and runs on a loop of the session's own, in a thread of its own. So the plain
-methods work anywhere, also inside a running loop or a notebook; `arun` is the same for those who
-would rather await.
+The driver is async. It runs on an event loop of the client's own, in a thread of its own. So the
+plain methods work anywhere, also inside a running loop or a notebook. `arun` and `aresume` are for
+callers that await.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tallystick.settings.paths import ledger_path
 from tallystick.storage.clock import new_id
 from tallystick.stores import is_in_file, open_stores, stores_of
 
-# What drives a run is most of this package. It is imported by the methods below that drive one, or
-# read one: `tallystick.Session` is named by programs that may end before they ask anything, and by
-# commands that only read the ledger.
+# The code that drives a run is most of this package. The methods below that drive or read a run
+# import it. A program that names `tallystick.Session` may end before it starts a run, and some
+# commands only read the ledger: they start faster so.
 if TYPE_CHECKING:
     from tallystick.attachments.collect import CollectableAttachments
     from tallystick.attachments.port import Attachments
@@ -63,14 +63,14 @@ if TYPE_CHECKING:
     from tallystick.vocabulary.capability import VocabularyAsked
 
 
-# One event loop in a thread of its own, for callers that have none or may not block theirs.
+# -- the event loop -----------------------------------------------------------------------------
 
 
 Result = TypeVar("Result")
 _CANCEL_SECONDS = 10.0
 
 
-async def _all_ended() -> None:
+async def _cancel_all() -> None:
     """Cancel every other task that was not cancelled yet, and wait for all of them."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -80,7 +80,10 @@ async def _all_ended() -> None:
 
 
 class LoopThread:
-    """Starts with its first work, ends with `close`."""
+    """One event loop in a thread of its own, for callers that have none or may not block theirs.
+
+    The thread starts with the first work, and ends with `close`.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,7 +91,10 @@ class LoopThread:
         self._guard = threading.Lock()
 
     def submit(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        """Run a coroutine on the loop."""
+        """Run a coroutine on the loop, and return its future at once.
+
+        Cancelling the future cancels the coroutine. The first call starts the thread.
+        """
         with self._guard:
             if self._loop is None:
                 self._start()
@@ -96,17 +102,19 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def do(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine and wait for it here.
+        """Run a coroutine on the loop, and return its result.
 
-        An interrupt cancels the coroutine, not the wait: what it makes of the cancel is returned.
+        Ctrl-C cancels the coroutine, and its result is still returned: a run that is cancelled has
+        one. Raise `KeyboardInterrupt` if it has none within 10 seconds. Its own errors are raised.
+        Do not call this on the loop: it waits.
         """
         tasks: list[asyncio.Task[Result]] = []
 
-        async def held() -> Result:
+        async def run_as_task() -> Result:
             tasks.append(asyncio.ensure_future(work))
             return await tasks[0]
 
-        future = self.submit(held())
+        future = self.submit(run_as_task())
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -118,12 +126,16 @@ class LoopThread:
                 raise KeyboardInterrupt from None
 
     def close(self) -> None:
+        """Cancel all work, wait for it up to 10 seconds, and end the thread.
+
+        Closing twice is harmless. Work that comes later starts a new thread.
+        """
         with self._guard:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
-            # What still runs gets to write down how it ended.
-            ended = asyncio.run_coroutine_threadsafe(_all_ended(), loop)
+            # Wait for the cancelled work: each run still records how it ended.
+            ended = asyncio.run_coroutine_threadsafe(_cancel_all(), loop)
             with contextlib.suppress(concurrent.futures.TimeoutError):
                 ended.result(timeout=_CANCEL_SECONDS)
             loop.call_soon_threadsafe(loop.stop)
@@ -138,11 +150,14 @@ class LoopThread:
         self._thread.start()
 
 
-# The models of a session's runs: those that programs may ask, and those opened by name.
+# -- models -------------------------------------------------------------------------------------
 
 
 def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
-    """The models that programs may ask: the run's own, and those that were given by name."""
+    """Return the function that finds the models for programs: the run's own, and `others` by name.
+
+    It raises `UsageError` for any other name.
+    """
 
     def find(name: str | None) -> Model:
         if name is None or name == own.name:
@@ -155,7 +170,7 @@ def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
     return find
 
 
-# Sessions: where everything is put together, for one caller.
+# -- the client ---------------------------------------------------------------------------------
 
 
 _NO_MODELS: Mapping[str, Model] = {}
@@ -164,19 +179,30 @@ _Loop = asyncio.AbstractEventLoop
 
 
 class Session:
-    """Runs goals with one model, in one sandbox, on one ledger.
+    """The client: runs goals with one model, in one sandbox, on one ledger.
 
-    `model` is a backend, or a name such as `"ollama:qwen2.5-coder"`, opened when it is needed.
-    Attachments are kept beside the ledger; `attachments` says where for a ledger that has no file.
-    `models` are those that programs may ask by name, beside the run's own. `budget` is for all runs
-    of the session together, `total` for all runs of all processes on this ledger's file; `pricing`
-    says what calls cost. `lookup` is asked, by model and key, what came of a call that a process
-    died in, where its provider can be asked. `skills` are those that programs may load, `memory` is
-    what they recall (it stays the caller's to close), `vocabulary` what they are checked against.
-    `backend` is the sandbox of new runs: wasm, or process, for native Python and bash with files.
-    What is not given comes from the configuration, which `tally config` shows: model, limits and
-    caps, total, prices, strategy, providers and aliases. With `config=None` none is read.
-    `clock` and `timezone` are those of runs that are not given their own.
+    `model` is a backend, or a name such as `"ollama:qwen2.5-coder"`, which is opened when it is
+    needed. `functions` are tools that programs may call. Attachments are stored beside the ledger;
+    `attachments` stores them for a ledger that has no file. `models` are further models that
+    programs may ask by name.
+
+    `budget` limits all runs of this object together, `total` all runs of all processes on this
+    ledger's file. `pricing` are the prices of calls. `lookup` asks a provider, by model and key of
+    the call, for the outcome of a call that was interrupted by a crash.
+
+    `skills` are those that programs may load. `memory` holds the notes that they recall; the caller
+    closes it. `vocabulary` is the check of programs before they run. `backend` is the sandbox of
+    new runs: `wasm`, or `process` for native Python and bash with files. `accept_without` names the
+    layers of isolation that the process sandbox may lack. `sandbox` is an open sandbox, to be used
+    instead of a new one. `say` is called with warnings for a person.
+
+    A setting that is not given comes from the configuration, which `tally config` shows: model,
+    limits, total, prices, strategy, providers and aliases. With `config=None`, no configuration is
+    read. `clock` and `timezone` are for runs that are not given their own.
+
+    Raise `UsageError` if an argument is wrong: a clock, a limit that nothing would enforce, a tool
+    that is no host function, a sandbox or layer without a meaning. The same for `attachments` with
+    a ledger in a file. Nothing is opened until it is needed.
     """
 
     def __init__(
@@ -238,7 +264,7 @@ class Session:
         self._owned: list[Model] = []
         self._pacing = Pacing()
         self._by_name: dict[str, Model] = {}
-        # More that is given to programs, behind what the client gives itself.
+        # Further capabilities, added after those of the client.
         self.capabilities: list[Capability] = []
         self._loop = LoopThread()
         self._closed = False
@@ -253,28 +279,32 @@ class Session:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        # In a thread: what still runs may need the caller's loop to come to its end.
+        # In a thread: work in progress may need the caller's loop to finish.
         await asyncio.to_thread(self.close)
 
     @property
     def ledger(self) -> Ledger:
+        """The ledger of the runs. If none was given, the default one is opened on first use.
+
+        One that was opened here is closed by `close`.
+        """
         if self._ledger is None:
-            self._ledger = self._kept_in.ledger
+            self._ledger = self._open_stores.ledger
         return self._ledger
 
     @property
     def attachments(self) -> Attachments:
-        """Where the runs of this session keep their bytes."""
-        return self._kept_in.attachments if self._attachments is None else self._attachments
+        """The store for the attachments of the runs."""
+        return self._open_stores.attachments if self._attachments is None else self._attachments
 
     @property
     def sessions(self) -> Sessions:
-        """The sessions beside the ledger, which runs go on in and other processes share."""
-        return self._kept_in.sessions
+        """The lasting sessions beside the ledger, which other processes share."""
+        return self._open_stores.sessions
 
     @property
-    def _kept_in(self) -> Stores:
-        """The stores of the ledger, opened when one is needed."""
+    def _open_stores(self) -> Stores:
+        """The stores of the ledger. They are opened when the first one is needed."""
         if self._stores is None and self._ledger is None:
             self._stores = open_stores(ledger_path())
         elif self._stores is None:
@@ -285,9 +315,10 @@ class Session:
         return self._stores
 
     def use(self, model: Model, *, owned: bool = False, configured: bool = False) -> None:
-        """Take another model for the runs that follow. One that is owned is closed with this.
+        """Use another model for the next runs.
 
-        `configured` says that it is the one of the configuration, opened by the caller.
+        An `owned` model is closed with this object, also after another one has replaced it.
+        `configured` says that it is the model of the configuration, opened by the caller.
         """
         self._model, self._model_name = model, None
         self._model_given = not configured
@@ -314,19 +345,26 @@ class Session:
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
     ) -> Run:
-        """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
+        """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
-        `model` is one by name; without it the step's is asked, if this is inside a step that has
-        one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
-        the budget; None is "code", or "direct" where a program would find nothing to read.
-        `compact_at` is how many tokens a prompt has before old turns are shortened, 0 for never,
-        None for what suits the model. Under a JSON `schema` the answer is JSON that fits, and
-        `Run.value` what it says. `skills` are put into the prompt, each by its name with its
-        arguments behind it, also those that models may not load. `session` is one of `sessions`,
-        whose variables programs find. `clock` says where the clock of its programs starts: "now",
-        "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a step, raises
-        `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
-        their own chain, `Run.parent`.
+        `model` is the name of a model. Without it, the model of the step around this call is asked,
+        or else the client's. `strategy` is "code", "direct", "recursive", or "auto" for the one
+        that fits the texts and the budget. None is "code", or "direct" if a program would have
+        nothing to read. `compact_at` is the number of prompt tokens from which old turns are
+        shortened: 0 for never, None for a number that suits the model.
+
+        With a JSON `schema`, the answer is JSON that matches it, and `Run.value` is that JSON
+        decoded. `skills` are put into the prompt: each is a name, then its arguments. This includes
+        skills that models may not load. `session` names one of `sessions`, whose variables programs
+        find. `clock` is the time at which the clock of programs starts: "now", "fixed" (2026-01-01)
+        or a time; the model is shown it, in `timezone`. `watch` is called with the run and each
+        record of it and of its child runs, and `heard` while a reply arrives, with its number of
+        characters. If `watch` raises, the run is ended and that error is raised.
+
+        A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
+        `UsageError` if the request is wrong, and errors of the ledger and of the sandbox. Inside a
+        step, raise `StepBudgetError`, with the partial answer, if a budget around the run is
+        exhausted. The steps have a chain of their own, `Run.parent`.
         """
         request = self._request(
             goal,
@@ -346,9 +384,9 @@ class Session:
             put_skills=skills,
             session=session,
         )
-        placed = self._placed(request)
+        placed = self._place_of_request(request)
         run = self._loop.do(self._run(request, placed))
-        return run if placed is None else placed.heard(run)
+        return run if placed is None else placed.result_for_caller(run)
 
     async def arun(
         self,
@@ -370,7 +408,11 @@ class Session:
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
     ) -> Run:
-        """Run a goal to its end, for callers that await: async functions run on their loop."""
+        """Run a goal as `run` does, for callers that await.
+
+        Async functions of the caller run on the caller's loop. If the waiting task is cancelled,
+        the run is cancelled too. It records its end, which this does not wait for.
+        """
         request = self._request(
             goal,
             limits=limits,
@@ -389,15 +431,17 @@ class Session:
             put_skills=skills,
             session=session,
         )
-        placed = self._placed(request)
+        placed = self._place_of_request(request)
         work = self._run(request, placed, asyncio.get_running_loop())
         run = await asyncio.wrap_future(self._loop.submit(work))
-        return run if placed is None else placed.heard(run)
+        return run if placed is None else placed.result_for_caller(run)
 
     def replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
-        """Run it again from its record, with no model and no network, and compare.
+        """Run a recorded run again, without a model or network, and report the first difference.
 
-        Raise `ReplayStopped` if it takes longer than `timeout_ms`; None is no limit.
+        Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
+        difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
+        `RecordUnreadable` if there is no record that can be replayed.
         """
         self._check_open()
         return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
@@ -414,19 +458,23 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
-        """Go on with a run that was cut off, or ended without an answer, where it was.
+        """Resume a run that was interrupted or stopped without an answer, and return its result.
 
-        Its programs run again on the answers that are recorded, so nothing is paid or done twice;
-        from there on it is live. `limits` are for the whole of the run. Raises `RunInDoubt` if a
-        call was begun whose outcome nobody knows: `in_doubt` says to make such calls again
-        (`retry`) or to do without them (`abandon`). A run that another process works on is refused
-        unless `steal`: what that process still does is then lost. A run that has its answer is
-        returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
+        Its programs run again on their recorded answers, so nothing is paid or done twice. After
+        the last record, the run is live. `limits` are for the whole run, with what it has spent. A
+        run that has its answer is returned as it is.
+
+        Raise `RunInDoubt` if the outcome of a call is unknown, and `in_doubt` is "halt". With
+        "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
+        another process works on the run, unless `steal`: the further work of that process is then
+        lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
+        Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
+        it does not repeat its record.
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
         request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
-        return self._loop.do(self._resume(run, request, self._placed_here(run)))
+        return self._loop.do(self._resume(run, request, self._place_of_run(run)))
 
     async def aresume(
         self,
@@ -440,13 +488,13 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
-        """Go on with a run, for callers that await."""
+        """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
 
         request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
         caller = asyncio.get_running_loop()
-        going = self._loop.submit(self._resume(run, request, self._placed_here(run), caller))
-        return await asyncio.wrap_future(going)
+        future = self._loop.submit(self._resume(run, request, self._place_of_run(run), caller))
+        return await asyncio.wrap_future(future)
 
     def fork(
         self,
@@ -458,9 +506,12 @@ class Session:
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
-        """Grow another run from one, after a turn, with this session's model, and drive it on.
+        """Start a run that shares the first `turn` turns of another, and return its result.
 
-        What came before is shared and not paid again. `limits` are for the whole of it.
+        The shared part is not paid again. With 0, only the start is shared. The next turns ask this
+        client's model. `limits` are for the whole run, with the shared part; None keeps those of
+        the other run, and so for `temperature`. Raise `RunNotFound`,
+        or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn.
         """
         from tallystick.runtime.run.fork import ForkRequest
 
@@ -468,31 +519,38 @@ class Session:
             turn=turn, limits=limits, temperature=temperature, watch=watch, heard=heard
         )
         fork = new_id()
-        return self._loop.do(self._fork(run, fork, request, self._placed_here(fork)))
+        return self._loop.do(self._fork(run, fork, request, self._place_of_run(fork)))
 
     def resume_steps(
         self, chain: str, *, in_doubt: InDoubt = "halt"
     ) -> AbstractContextManager[None]:
-        """Inside, the outermost step that is entered next goes on with a chain, `Run.parent`.
+        """Return a context in which the next outermost step resumes a chain of steps.
 
-        Steps that had completed are served, runs that were cut off are gone on with, and what was
-        spent counts. Raises `StepsDiverged` where the program asks for something else.
+        `chain` is the `Run.parent` of one of its runs. Completed steps return their recorded
+        results, and interrupted runs are resumed. Earlier spending counts. Inside, a call raises
+        `StepsDiverged` if it differs from the record. `in_doubt` is for its runs, as for `resume`.
         """
         from tallystick.steps.resume import resumed_steps
 
         return resumed_steps(self._context(), chain, in_doubt=in_doubt)
 
     def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
-        """Inside, the outermost step that is entered next runs again on a chain, nothing live.
+        """Return a context in which the next outermost step runs again on a recorded chain.
 
-        Gives a report, whole at the end: whether all was asked for and came to what is recorded.
+        No model is asked. The context yields a report, which is complete at its end. It says if the
+        steps asked for everything that is recorded, with the recorded results.
         """
         from tallystick.steps.resume import replayed_steps
 
         return replayed_steps(self._context(), chain)
 
     def close(self) -> None:
-        """Free everything. Closing twice is harmless; nothing can be run after it."""
+        """Close the models, sandboxes and stores that were opened here; cancel what still runs.
+
+        What was given stays open, except models given as `owned`. Each run that is cancelled
+        records its end, for which this waits up to 10 seconds. Closing twice is harmless.
+        Afterwards `run`, `resume`, `fork` and `replay` raise `UsageError`.
+        """
         self._closed = True
         self._by_name.clear()
         while self._owned:
@@ -500,7 +558,7 @@ class Session:
         if self._backends.made_any:
             self._loop.do(self._backends.close())
         if self._stores is not None and self._ledger is not None and is_in_file(self._ledger):
-            # Those of a ledger in memory are all that there is of them.
+            # The stores of a ledger in memory stay open: closing them would lose their data.
             self._stores.close()
             self._stores = None
         self._client_scopes.close()
@@ -517,9 +575,9 @@ class Session:
         timezone: str | None,
         **asked: Any,  # noqa: ANN401 (fields of the request, given by `run` and `arun`)
     ) -> RunRequest:
-        """Return what was asked for, with what is configured where nothing was asked.
+        """Return the request for a run. Settings that it lacks come from the configuration.
 
-        Raises `UsageError` for what cannot be run.
+        Raise `UsageError` if the request is wrong, or if this object is closed.
         """
         from tallystick.core.machine.answer import schema_text
         from tallystick.runtime.run.assembly import RunRequest
@@ -557,14 +615,17 @@ class Session:
         asked = configured.clock if asked is None else asked
         return run_clock(asked, configured.timezone if zone is None else zone)
 
-    def _placed(self, request: RunRequest) -> PlacedRun | None:
-        """Return the run as the place has it in which it is asked for; None outside of any."""
+    def _place_of_request(self, request: RunRequest) -> PlacedRun | None:
+        """Return the run of the step around this call, new or recorded; None outside of steps.
+
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        """
         from tallystick.runtime.run.surroundings import call_site_here
 
         place = call_site_here()
-        return None if place is None else place.asked(request, self)
+        return None if place is None else place.for_request(request, self)
 
-    def _placed_here(self, run: str) -> PlacedRun | None:
+    def _place_of_run(self, run: str) -> PlacedRun | None:
         from tallystick.runtime.run.surroundings import call_site_here
 
         self._check_open()
@@ -590,7 +651,7 @@ class Session:
             if placed is not None:
                 around = stack.enter_context(placed).around
             run = new_id() if placed is None else placed.run
-            # One of an earlier process knows its session itself.
+            # The record of a run of an earlier process names its session.
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import entered_session
 
@@ -602,11 +663,14 @@ class Session:
             return await start(context, request, run=run, children=children, around=around)
 
     def model_of(self, name: str | None) -> Model:
-        """Return the model to ask: the session's own, or one by a name, given or opened."""
+        """Return a model by its name; the client's own for None.
+
+        A model that was not given is opened, and closed with this object. Raise `UsageError` if the
+        name cannot be opened, or if there is no own model.
+        """
         return self._model_of(name)
 
     def _model_of(self, name: str | None) -> Model:
-        """The model to ask: the session's own, or one by a name that was given or is opened."""
         if name is None or (self._model is not None and self._model.name == name):
             if self._model is None:
                 own = self._model_name or self._client_settings.settings.model
@@ -620,8 +684,12 @@ class Session:
             self._by_name[name] = self._named_model(name)
         return self._by_name[name]
 
-    def _recorded_as(self, name: str | None) -> Model:
-        """The model that a run names; the session's own, if it has none of that name."""
+    def _recorded_model(self, name: str | None) -> Model:
+        """Return the model that a recorded run names, or the client's own if it is unknown here.
+
+        If the client was not given a model of its own, the named one is opened. The caller compares
+        the name of what is returned.
+        """
         known = [*self._models.values(), *self._by_name.values()]
         if self._model is None and self._model_name is None:
             found = next((each for each in known if each.name == name), None)
@@ -630,7 +698,7 @@ class Session:
         return next((each for each in (own, *known) if each.name == name), own)
 
     def _named_model(self, name: str) -> Model:
-        """A model that is opened as the settings say, and closed with the session."""
+        """Return a model that is opened by the settings. It is closed with this object."""
         from tallystick.runtime.runs.history import recorded_model
         from tallystick.settings.models import open_model
 
@@ -644,10 +712,10 @@ class Session:
         return opened
 
     def _configure_scopes(self) -> None:
-        """Tell what pays for runs which total and prices are in force."""
+        """Set the total and the prices of the scopes that pay for runs."""
         chosen = self._client_settings
         counted = ""
-        # A tokenizer that is configured is that of the configured model, and of no other.
+        # A configured tokenizer belongs to the configured model, and to no other.
         if not self._model_given and chosen.settings.pricing.tokenizer is not None:
             counted = self._model_of(None).name
         self._client_scopes.configure(
@@ -666,7 +734,7 @@ class Session:
 
         context = self._context(caller, run=run)
         children = ChildRuns(context, watch=request.watch, heard=request.heard, resuming=request)
-        with _entered(placed) as around:
+        with _enter(placed) as around:
             return await resume(context, run, request, children=children, around=around)
 
     async def _fork(
@@ -677,7 +745,7 @@ class Session:
 
         context = self._context(run=run)
         children = ChildRuns(context, watch=request.watch, heard=request.heard)
-        with _entered(placed) as around:
+        with _enter(placed) as around:
             return await fork(context, run, forked, request, children=children, around=around)
 
     async def _replay(self, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
@@ -692,7 +760,7 @@ class Session:
         request: RunRequest | None = None,
         run: str | None = None,
     ) -> RunContext:
-        """Return what the runs of this call share: a new run, or a recorded one."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()
@@ -701,7 +769,7 @@ class Session:
             client_scopes=self._client_scopes,
             capabilities=self._capabilities_of(caller, request=request, run=run),
             model=self._model_of,
-            recorded_model=self._recorded_as,
+            recorded_model=self._recorded_model,
             models=lambda own: models_for_programs(own, self._models),
             backends=self._backends,
             run_attachments=self._run_attachments,
@@ -712,15 +780,15 @@ class Session:
     def _capabilities_of(
         self, caller: _Loop | None, *, request: RunRequest | None, run: str | None
     ) -> list[Capability]:
-        """Return what is given to programs, in the order in which they find it.
+        """Return the capabilities of a run, in the order in which programs find their names.
 
-        Beside the data of runs, only what a run has is imported: most have none of it.
+        A capability is imported only if the run has it: most runs have only their data.
         """
         from tallystick.inputs.capability import InputsCapability
         from tallystick.runtime.calls.capability import Tools
         from tallystick.runtime.calls.functions import on_loop
 
-        recorded = None if run is None else self._started(run)
+        recorded = None if run is None else self._start_of(run)
         made: list[Capability] = [InputsCapability()]
         put = request is not None and bool(request.put_skills)
         if self._skills is not None or put or (recorded and recorded.skills):
@@ -743,8 +811,11 @@ class Session:
             made.append(BridgeCapability())
         return [*made, *self.capabilities]
 
-    def _started(self, run: str) -> RunStarted | None:
-        """Return the start of a recorded run, None if there is none to be read."""
+    def _start_of(self, run: str) -> RunStarted | None:
+        """Return the start of a recorded run; None if it is not there or cannot be read.
+
+        For a fork, this is the start of its first ancestor.
+        """
         from tallystick.core.records import RunStarted
         from tallystick.runtime.runs.history import whole_records
 
@@ -755,7 +826,10 @@ class Session:
         return first if isinstance(first, RunStarted) else None
 
     def shelf_of(self, records: Sequence[Record]) -> RunAttachments:
-        """What a recorded run keeps, to be read."""
+        """Return the attachments of a recorded run, for reading.
+
+        Raise `LedgerError` if the records do not begin with a start.
+        """
         started = History(records).started
         return self._run_attachments(History(records).holder, started.grants)
 
@@ -772,14 +846,17 @@ class Session:
 
 
 def _bridge_folder() -> BridgeFolder:
-    """Make the place where native programs ask models of this process."""
+    """Return the folder for the sockets on which native programs ask models of this process."""
     from tallystick.bridge.sockets import BridgeFolder
 
     return BridgeFolder()
 
 
 class _Leases:
-    """The sessions of a client's recorded runs, imported for those that are in one."""
+    """The leases on the sessions of recorded runs.
+
+    The package of sessions is imported only for a run that is in one.
+    """
 
     def __init__(self, client: Session) -> None:
         self._client = client
@@ -810,7 +887,7 @@ def _has_no_session(records: Sequence[Record]) -> bool:
 
 
 @contextlib.contextmanager
-def _entered(placed: PlacedRun | None) -> Iterator[Surroundings]:
+def _enter(placed: PlacedRun | None) -> Iterator[Surroundings]:
     from tallystick.runtime.run.surroundings import NOTHING_AROUND
 
     if placed is None:

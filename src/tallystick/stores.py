@@ -58,7 +58,10 @@ class Stores(Protocol):
         """The sessions that runs continue from."""
 
     def close(self) -> None:
-        """Close what was opened here. Closing twice is harmless."""
+        """Close what was opened here. Closing twice is harmless.
+
+        A ledger or attachments that were given to `stores_of` stay open.
+        """
 
     def __enter__(self) -> Self: ...
 
@@ -82,7 +85,7 @@ def open_stores(where: Path | str, *, clock: Callable[[], int] = now_ms) -> Stor
     """Open the stores at a place: the path of a ledger, or `memory:`.
 
     Nothing is created or read before it is needed. `clock` gives milliseconds since 1970. Raise
-    `UsageError` for an address of a kind without a backend.
+    `UsageError` for an address of a kind without a backend: a text with "://".
     """
     if where == _MEMORY:
         return MemoryStores(clock=clock)
@@ -125,7 +128,10 @@ def stores_of(
 
 
 def is_in_file(ledger: Ledger) -> bool:
-    """Return True if a ledger is in a file, with its attachments and sessions beside it."""
+    """Return True if a ledger is in a file, with its attachments and sessions beside it.
+
+    The test is its class: `SqliteLedger`.
+    """
     from tallystick.ledger.sqlite import SqliteLedger
 
     return isinstance(ledger, SqliteLedger)

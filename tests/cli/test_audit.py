@@ -124,9 +124,9 @@ def test_a_proof_that_does_not_hold_is_exit_code_6_and_named(tally: Tally) -> No
         (("prove", "last", "1", "--output", "no/such/place"), 2, "No such file"),
         (("verify", "--proof", "text"), 2, "need --head"),
         (("verify", "--key", "text"), 2, "need --head"),
-        (("verify", "--head", "bare"), 2, "--head needs the run"),
+        (("verify", "--head", "bare"), 2, "this head does not name its run"),
         (("verify", "--head", "bare", "--proof", "text"), 2, "--proof text: not a proof"),
-        (("verify", RUN, "--head", "bare", "--proof", "text"), 2, "needs no RUN"),
+        (("verify", RUN, "--head", "bare", "--proof", "text"), 2, "leave out RUN"),
     ],
 )
 def test_wrong_usage_is_one_clear_line(
@@ -176,7 +176,7 @@ def test_a_signed_head_is_checked_with_the_key_that_is_named(tally: Tally) -> No
     assert again.stderr.startswith("head of")
     assert (checked.returncode, unchecked.returncode, unsigned.returncode) == (0, 0, 6)
     assert "signed by" in checked.stderr
-    assert "not checked: give its file with --key" in unchecked.stderr
+    assert "not checked: name its public key with --key FILE" in unchecked.stderr
     assert unsigned.stdout.startswith(f"run {RUN}, entry 3: the head given is unsigned")
 
 
@@ -203,7 +203,7 @@ def test_a_deleted_reference_is_named_and_collection_leaves_the_input_there(
     assert verified.returncode == attached.returncode == collected.returncode == 6
     assert f"attachment {line.split()[0]}" in verified.stdout
     assert "names it, and its session does not hold it" in attached.stdout
-    assert "reclaimed 0" in collected.stdout
+    assert "deleted 0" in collected.stdout
     assert "tally attach verify" in collected.stderr
     with sqlite3.connect(tmp_path / "data" / "ledger.db") as db:
         assert db.execute("SELECT count(*) FROM attachment_blob").fetchone() == (1,)

@@ -1,6 +1,7 @@
 """Every command: help exists, is documented, exits with the right code."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,50 @@ def test_every_option_is_in_the_docs(name: str) -> None:
     options = [opt for each in command.params for opt in each.opts if opt.startswith("--")]
 
     assert [option for option in options if f"`{option}" not in documented] == []
+
+
+def every_command(
+    command: click.Command, context: click.Context
+) -> Iterator[tuple[click.Command, click.Context]]:
+    yield command, context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            inner = click.Context(found, info_name=name, parent=context, terminal_width=80)
+            yield from every_command(found, inner)
+
+
+EVERY = list(every_command(cli, click.Context(cli, info_name="tally", terminal_width=80)))
+
+
+@pytest.mark.parametrize(
+    ("command", "context"), EVERY, ids=[context.command_path for _, context in EVERY]
+)
+def test_every_help_begins_with_a_sentence_and_fits_80_columns(
+    command: click.Command, context: click.Context
+) -> None:
+    text = command.get_help(context)
+
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    first = (command.help or "").partition("\n\n")[0]
+    assert first[:1].isupper()
+    assert first.endswith(".")
+    assert f"{context.command_path} " in text
+
+
+@pytest.mark.parametrize(
+    ("command", "context"), EVERY, ids=[context.command_path for _, context in EVERY]
+)
+def test_the_help_of_every_option_is_a_sentence(
+    command: click.Command, context: click.Context
+) -> None:
+    options = [each for each in command.get_params(context) if isinstance(each, click.Option)]
+
+    for option in options:
+        text = (option.help or "").partition("  [")[0]
+        assert text[:1].isupper(), option.opts
+        assert text.endswith("."), option.opts
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:

@@ -53,7 +53,9 @@ def test_the_demonstration_answers_cites_replays_and_verifies(tally: Tally) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
     assert all(part in done.stdout for part in expected_answer())
-    said = {line.partition(" ")[0]: line for line in done.stderr.splitlines() if line}
+    # A long line goes on in the next, which begins with the column of the text.
+    whole = done.stderr.replace("\n" + " " * 9, " ")
+    said = {line.partition(" ")[0]: line for line in whole.splitlines() if line}
     assert QUESTION in said["question"]
     assert recording().made_with in said["model"]
     assert all(part in said["cited"] for part in expected_answer())

@@ -184,7 +184,7 @@ def test_acts_upon_a_run_are_said_under_its_name(tally: Tally) -> None:
     lines = shown(tally)
 
     assert lines[1] == "A         resumed after turn 1"
-    assert lines[3] == "B         pruned: 7 bodies are gone, and are not compared"
+    assert lines[3] == "B         pruned: 7 records have no content, and are not compared"
     assert line_of(lines, "given") == "only in A"
 
 
@@ -196,7 +196,7 @@ def test_runs_of_which_nothing_is_left_are_not_called_the_same(tally: Tally) -> 
 
     assert line_of(lines, "given") == "neither"
     assert line_of(lines, "end") == "has not ended / has not ended"
-    assert line_of(lines, "parted") == "nothing is there to compare"
+    assert line_of(lines, "parted") == "there is nothing to compare"
 
 
 def test_a_program_whose_text_is_gone_is_said_to_be(tally: Tally) -> None:
@@ -209,7 +209,7 @@ def test_a_program_whose_text_is_gone_is_said_to_be(tally: Tally) -> None:
 def test_calls_are_counted_and_the_first_that_differs_is_named(tally: Tally) -> None:
     keep(tally, a_run(code("ask(1)\nlook(2)")), a_run(code("ask(1)\nfind(2)\nlook(3)")))
 
-    assert "2 / 3 host calls, of which number 2 (look / find) asks for something else" in line_of(
+    assert "2 / 3 host calls, of which number 2 (look / find) has another request" in line_of(
         shown(tally), "turn 1"
     )
 
@@ -299,7 +299,8 @@ def test_steps_are_refused_in_one_line(tally: Tally, steps_first: bool) -> None:
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"usage: {B} holds steps, which have no turns; name two of the runs inside\n"
+        f"usage: {B} is a chain of steps, which has no turns; name one of its runs "
+        f"(tally receipt {B} lists the steps)\n"
     )
 
 
@@ -307,7 +308,7 @@ def test_steps_are_refused_in_one_line(tally: Tally, steps_first: bool) -> None:
     ("words", "code", "says"),
     [
         ((A, "ZZZ"), 6, "no run 'ZZZ'"),
-        ((A[:9], B), 2, "is the beginning of 2 runs"),
+        ((A[:9], B), 2, "matches 2 runs"),
     ],
 )
 def test_a_run_that_is_not_found_is_one_clear_line(

@@ -78,7 +78,10 @@ def test_an_option_that_native_programs_cannot_honour_is_refused(
     done = tally("exec", "--sandbox", sandbox, *words, program="print('ran')")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"usage: the process sandbox does not support {named}\n"
+    assert done.stderr == (
+        f"usage: the process sandbox does not support {named}; "
+        "leave it out, or use --sandbox wasm\n"
+    )
     assert not (tally.directory / "data" / "exec").exists()
 
 
@@ -104,4 +107,4 @@ def test_the_help_names_both_sandboxes(tally: Tally) -> None:
     said = tally("exec", "--help").stdout
 
     assert "--sandbox NAME[,NAME]" in said
-    assert "wasm, or process: native Python and bash with files" in " ".join(said.split())
+    assert "wasm, or in process: native Python and bash with files" in " ".join(said.split())

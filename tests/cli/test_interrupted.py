@@ -82,7 +82,7 @@ def test_once_stops_the_tree_and_says_how_to_go_on(tally: Tally, children: Child
     assert (process.returncode, out) == (130, "")
     assert first.startswith("  run 1   answered")
     assert [line for line in said.splitlines() if "tally resume" in line] == [
-        f"to go on: tally resume {run}"
+        f"next     tally resume {run}"
     ]
     assert "Traceback" not in said
     records = tally.records(run)
@@ -120,7 +120,7 @@ def test_twice_leaves_at_once_and_the_tree_can_be_gone_on_with(
     run = root_of(tally)
     assert process.returncode == 130
     assert "Traceback" not in said
-    assert said.splitlines()[-1].endswith(f"to go on: tally resume {run}")
+    assert said.splitlines()[-1].endswith(f"next: tally resume {run}")
     children.waits = False
     done = tally("resume", run, "--in-doubt", "retry", "--quiet")
     assert (done.code, done.out) == (0, '["A","B","C"]\n')
@@ -142,7 +142,7 @@ class Late:
 
 late = Late()
 try:
-    with interruptible(progress_for(quiet=True), lambda: None, tells=False):
+    with interruptible(progress_for(quiet=True), lambda: None, prints=False):
         os.kill(os.getpid(), signal.SIGINT)
 except KeyboardInterrupt:
     sys.exit(130)
@@ -199,7 +199,7 @@ def test_on_a_terminal_the_tree_goes_and_the_cursor_comes_back(
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     after = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.rpartition("\x1b[2K")[2])
     assert "asking the model" not in after
-    assert f"to go on: tally resume {root_of(tally)}" in after
+    assert f"next     tally resume {root_of(tally)}" in after
 
 
 # -- signals that are not ours ---------------------------------------------------------------------
@@ -210,25 +210,25 @@ def test_a_signal_that_is_ignored_stays_so_and_the_handler_is_put_back() -> None
     before = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with interruptible(progress, lambda: None, tells=True):
+        with interruptible(progress, lambda: None, prints=True):
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with interruptible(progress, lambda: None, tells=True):
+        with interruptible(progress, lambda: None, prints=True):
             assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize(("tells", "said"), [(True, "to go on: tally resume R\n"), (False, "")])
+@pytest.mark.parametrize(("prints", "said"), [(True, "next     tally resume R\n"), (False, "")])
 def test_one_that_does_not_stop_in_time_says_how_to_go_on(
-    tells: bool, said: str, capfd: pytest.CaptureFixture[str]
+    prints: bool, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with (
             pytest.raises(KeyboardInterrupt),
-            interruptible(progress_for(quiet=True), lambda: "R", tells=tells),
+            interruptible(progress_for(quiet=True), lambda: "R", prints=prints),
         ):
             signal.raise_signal(signal.SIGINT)
     finally:

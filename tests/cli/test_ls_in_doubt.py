@@ -136,7 +136,7 @@ def test_calls_in_doubt_are_listed_with_what_they_may_have_cost(
     )
     assert lines[3].endswith("llm_query  3 calls, at most $0.0075, at most 300 tokens (reserved)")
     assert lines[5].endswith("send?[31m  an effect: it may have happened")
-    assert lines[6:] == [f"{asked}  $0.25, 10 tokens reserved of the total, left by a dead process"]
+    assert lines[6:] == [f"{asked}  $0.25, 10 tokens reserved of the total, by a dead process"]
     assert [each["run"] for each in found["runs"]] == [asked, batch, effect]
     assert found["runs"][1]["open"][0]["items"] == [0, 1, 2]
     assert found["runs"][0]["since"] == 1

@@ -122,9 +122,11 @@ def test_remember_prints_the_id_and_says_what_became_of_the_note(here: Here) -> 
 
     assert first.stderr == ""
     assert again.stdout == first.stdout
-    assert again.stderr == "known already; sighted again\n"
+    assert again.stderr == "known already; this was recorded as another sighting\n"
     assert later.stderr == f"superseded {first.stdout}"
-    assert held.stderr.startswith("held back (injection_phrase): not recalled until reviewed; ")
+    assert held.stderr.startswith(
+        "held back (injection_phrase): not recalled until it is released; "
+    )
     assert held.stderr.endswith(f"tally memory review {held.stdout.strip()} --release\n")
 
 

@@ -65,7 +65,7 @@ def test_texts_that_terminals_would_obey_are_shown_harmlessly(here: Here) -> Non
 
 
 def test_no_text_at_all_is_wrong_usage(here: Here) -> None:
-    assert "say what to remember" in here.error("remember", code=2)
+    assert "there is no text" in here.error("remember", code=2)
 
 
 @pytest.mark.parametrize(

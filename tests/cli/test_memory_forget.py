@@ -70,7 +70,7 @@ def test_what_cannot_be_brought_back_is_asked_for_first(here: Here) -> None:
     yes = here.tally("forget", id, "--strategy", "hard_delete", say="y\n")
 
     assert isinstance(no.exception, click.Abort)
-    assert "erase 1 note? It cannot be brought back" in no.stderr
+    assert "erase 1 note? This cannot be undone" in no.stderr
     assert yes.stdout == f"{id}  erased\n"
 
 
@@ -136,7 +136,7 @@ def test_exports_from_before_are_named(here: Here) -> None:
 
     done = here.tally("forget", id, "--strategy", "hard_delete", "--yes")
 
-    assert "exported before, and not reached: for Mia (entry 2)" in done.stderr
+    assert "exported before, and not erased there: for Mia (entry 2)" in done.stderr
     report = here.json("memory", "import", "notes.jsonl")
     assert report["erased"] == [id]
 
@@ -156,7 +156,7 @@ def test_what_is_erased_goes_out_of_recorded_runs_too(here: Here) -> None:
     done = here.json("forget", id, "--strategy", "hard_delete", "--yes")
 
     assert [(each["run"], each["how"]) for each in would["runs"]] == [(run["run"], "pruned")]
-    assert "erase 1 note, and prune 1 run that had to do with it?" in asked.stderr
+    assert "erase 1 note, and prune 1 run that may contain them?" in asked.stderr
     assert [each["run"] for each in done["runs"]] == [run["run"]]
     # The program that asked is the model's, and has gone with the run.
     assert b"wombat" not in raw_bytes(here.file.parent.parent)

@@ -44,7 +44,7 @@ def test_operations_give_an_answer_and_a_bundle(here: Here) -> None:
     bundle = here.json("recall", "--program", "it.json", *PATIENT)
 
     assert text.stdout == "- the ferry leaves at nine\n- bread is in the cellar\n"
-    assert "2 seen, 2 given, fuel 2,000,000" in text.stderr
+    assert "2 notes read, 2 returned, fuel 2,000,000" in text.stderr
     assert bundle["final_answer"] == text.stdout.rstrip("\n")
     assert (bundle["fuel_used"], bundle["records_seen"], bundle["records_emitted"]) == (
         2_000_000, 2, 2,
@@ -87,7 +87,7 @@ def test_a_limit_ends_it_and_what_it_had_is_shown(here: Here) -> None:
     assert bundle["error"]["message"] == "guest fuel exhausted (1000000 units consumed)"
     assert bundle["fuel_used"] == 2_000_000
     assert text.stdout == ""
-    assert text.stderr.splitlines()[-1].endswith("; to give more: --fuel N")
+    assert text.stderr.splitlines()[-1].endswith("; to give it more: --fuel N")
     assert "- the ferry leaves at nine" in text.stderr
     none = here.json("recall", "--program", "-", "--wall-ms", "0", say=program, code=3)
     assert none["error"]["message"] == "guest exceeded wall-time budget 0ns"

@@ -47,7 +47,7 @@ def test_a_run_with_a_shell_answers_and_replays(home: Path) -> None:
 
     assert json.loads(ran.stdout)["answer"] == "ada"
     assert replayed.return_value == 0
-    assert "0 programs run again, 2 programs served as recorded" in replayed.stdout
+    assert "0 programs run again, 2 programs taken from the record" in replayed.stdout
     assert "program    part=0  bash" in inspected.stdout
     assert "files      " in inspected.stdout
 

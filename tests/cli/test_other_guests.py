@@ -56,7 +56,7 @@ def test_a_session_of_another_guest_is_named_with_what_can_be_done(tally: Tally)
     assert [each for each in done.out.splitlines() if "of another guest" in each] == [
         next(each for each in done.out.splitlines() if each.startswith(other))
     ]
-    assert done.line.startswith("1 session was left by another version of the sandbox")
+    assert done.line.startswith("1 session was stored by another version of the sandbox")
     assert f"tally session export {other} >values.json" in done.line
     assert "tally session new --from values.json" in done.line
     found = json.loads(tally("session", "ls", "--json").out)["sessions"]
@@ -81,7 +81,7 @@ def test_the_doctor_names_sessions_of_another_guest(tally: Tally) -> None:
     told, report = tally("doctor"), json.loads(tally("doctor", "--json").out)
 
     assert told.code == 0
-    assert f"sessions {session} was left by another version of the sandbox" in told.out
+    assert f"sessions {session} was stored by another version of the sandbox" in told.out
     assert f"tally session export {session} >values.json" in told.out
     assert report["left_by_another_sandbox"]["sessions"] == [session]
     assert report["sessions_unreadable"] is None
@@ -95,7 +95,7 @@ def test_the_doctor_names_namespaces_of_exec_that_another_engine_left(
     assert "tally exec --session mine" not in tally("doctor").out
     monkeypatch.setattr("tallystick.sessions.sessions.ENGINE", "another 1.0")
 
-    assert "tally exec --session mine: left by another version" in tally("doctor").out
+    assert "tally exec --session mine: stored by another version" in tally("doctor").out
     found = json.loads(tally("doctor", "--json").out)["left_by_another_sandbox"]
     assert found == {"sessions": [], "exec_sessions": ["mine"]}
 
@@ -169,7 +169,7 @@ def test_values_that_were_never_recorded_are_said_to_be(tally: Tally) -> None:
 
     assert (done.code, done.out) == (4, "")
     assert "its values were not recorded" in done.line
-    assert "only the version that left it can read them" in done.line
+    assert "only the version of the sandbox that stored them can read them" in done.line
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from tests.runtime.run.priced_model import PRICING
 from tests.runtime.runs.test_run_tree import MIXED
 
 from tallystick.cli.commands.inspect import tree_lines
+from tallystick.cli.parts import wrap_line
 from tallystick.cli.progress import (
     Progress,
     Row,
     budget_lines,
     caps_left,
-    fitted,
+    fit,
     progress_for,
     row_text,
     rows_of,
@@ -257,7 +258,7 @@ def test_a_row_is_never_wider_than_it_may_be_whoever_wrote_it(
 
 @given(text=st.text(), width=st.integers(0, 60))
 def test_what_is_fitted_has_so_many_cells(text: str, width: int) -> None:
-    assert cells(fitted(safe(text), width)) == width
+    assert cells(fit(safe(text), width)) == width
 
 
 @pytest.mark.parametrize("evil", EVIL)
@@ -270,9 +271,8 @@ def test_what_a_model_calls_a_child_does_nothing_to_the_terminal(evil: str) -> N
     long = evil + "x" * 5_000
     lines = lines_of([*root_begins(), begun(1), *inside(1, goal=long), ended(1, said=long)])
 
-    (line,) = lines
-    assert line.isprintable()
-    assert len(line) < 200
+    assert 1 <= len(lines) <= 2
+    assert all(line.isprintable() and cells(line) <= 80 for line in lines)
 
 
 def drawn(records: list[tuple[str, Record]]) -> str:
@@ -372,8 +372,9 @@ def test_what_is_told_last_is_what_the_run_cost(
     stream = io.StringIO()
     run = watched(sandbox, model, goal, progress_for(quiet=False, stream=stream, environ={}))
 
-    *_, last = stream.getvalue().splitlines()
-    assert f"{shown_usd(run.charge.usd)} so far" in last
+    *_, last, outcome = stream.getvalue().splitlines()
+    assert last.endswith(f"{shown_usd(run.charge.usd)} so far")
+    assert outcome.startswith("         answer=")
 
 
 def test_the_picture_on_a_terminal_has_what_the_run_cost(sandbox: WasmSandbox) -> None:
@@ -405,6 +406,32 @@ def test_the_tree_afterwards_has_the_same_rows_and_what_is_left(sandbox: WasmSan
     left = f"{WIDE.tokens - spent:,} tokens"
     assert lines[-1].startswith(f"{used}   left 29 turns, ")
     assert left in lines[-1]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_on_a_narrow_terminal_a_run_of_the_tree_has_two_lines(
+    sandbox: WasmSandbox, width: int
+) -> None:
+    session = Session(model=Tree(), ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
+    run = session.run("count 4 now", limits=WIDE)
+
+    lines = tree_lines(tree_of(session.ledger, run.run), whole=False, width=width)
+
+    assert [line for line in lines if cells(line) > width] == []
+    assert "answered" in lines[0]
+    assert lines[1].startswith(f"  {run.run}")
+    assert sum("answered" in line for line in lines) == 7
+
+
+def test_a_line_is_broken_between_words_and_a_path_is_not_broken() -> None:
+    path = "/a/directory/with/a/long/name/ledger.db"
+
+    assert wrap_line("ledger   run R", indent=9, width=20) == ["ledger   run R"]
+    assert wrap_line(f"ledger   run R in {path}", indent=9, width=48) == [
+        "ledger   run R in",
+        f"         {path}",
+    ]
+    assert wrap_line(f"in {path}", indent=9, width=20) == ["in", path]
 
 
 def wide(count: int) -> Node:

@@ -124,7 +124,7 @@ def test_runs_are_named_and_those_that_are_refused_do_not_stop_the_others(tally:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "say which runs"),
+        ((), "name the runs to prune"),
         (("last", "--keep", "1"), "not both"),
         (("last", "--older-than", "1d"), "not both"),
         (("--older-than", "30"), "12h, 30d, 2w"),

@@ -77,7 +77,7 @@ def test_what_a_dead_process_held_for_a_run_without_an_entry_can_be_closed_by_it
 
     assert done.returncode == 0, done.stderr
     assert spent(path) == (after, 0)
-    assert "nothing is held" in tally("resolve").stderr
+    assert "nothing is reserved" in tally("resolve").stderr
 
 
 @pytest.mark.parametrize("words", [("resolve", "--json"), ("ls", "--in-doubt", "--json")])
@@ -169,7 +169,7 @@ def test_what_a_living_process_holds_is_its_own(tally: Tally) -> None:
 
     assert refused.returncode == 6
     assert "may still be alive" in refused.stderr
-    assert shown.count("under way") == 2
+    assert shown.count("for a call in progress") == 2
 
 
 # Begins a run that says who it is and asks its model, and dies, or waits with the run's lock.
@@ -223,9 +223,9 @@ def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
 
     done = tally("resolve", RUN[:20].lower(), choice)
 
-    assert f"{RUN}  begun" in listed
+    assert f"{RUN}  started" in listed
     assert "turn 1  the model  1 call, at most $0.25, at most 10 tokens (reserved)" in listed
-    assert listed.count("$0.25, 10 tokens reserved of the total, left by a dead process") == 2
+    assert listed.count("$0.25, 10 tokens reserved of the total, by a dead process") == 2
     assert done.returncode == 0, done.stderr
     # What was held and never sent is given back in either case.
     assert spent(path) == (after, 0)
@@ -234,8 +234,8 @@ def test_a_call_in_doubt_is_closed_with_what_was_held_for_it(
     assert isinstance(records[-2], RunResumed)
     assert isinstance(records[-1], ModelFailed)
     assert records[-1].billed == (choice == "--charge")
-    assert "nothing is held" in tally("resolve").stderr
-    assert "nothing is held or in doubt" in tally("resolve", RUN, choice).stderr
+    assert "nothing is reserved" in tally("resolve").stderr
+    assert "has no open calls and no reservations" in tally("resolve", RUN, choice).stderr
     assert tally("verify").returncode == 0
 
 
@@ -250,7 +250,7 @@ def test_an_effect_is_not_for_resolve_and_that_is_said(tally: Tally) -> None:
     assert "1 call released, nothing is charged" in done.stdout
     assert done.stderr == again.stderr
     assert "sendmail (turn 1) is an effect" in done.stderr
-    assert f"tally resume {RUN} --in-doubt retry|abandon" in done.stderr
+    assert f"tally resume {RUN} --in-doubt retry or abandon" in done.stderr
 
 
 def test_a_run_that_is_running_is_not_touched(tally: Tally) -> None:
@@ -286,7 +286,7 @@ def test_a_name_that_is_no_run_closes_nothing(tally: Tally, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [((RUN, "--charge", "--release"), "not both"), (("--charge",), "name the run")],
+    [((RUN, "--charge", "--release"), "contradict each other"), (("--charge",), "name the run")],
 )
 def test_mistakes_are_one_line(tally: Tally, words: tuple[str, ...], says: str) -> None:
     done = tally("resolve", *words)

@@ -146,7 +146,7 @@ def tally(
 def test_a_run_at_its_cap_goes_on_to_its_answer(tally: Tally) -> None:
     stopped = tally.run("--max-turns", "1")
     assert stopped.code == 3
-    assert f"to go on: tally resume {tally.last()} --max-turns N" in stopped.err
+    assert f"next     tally resume {tally.last()} --max-turns N" in stopped.err
 
     done = tally("resume", "last", "--max-turns", "5")
 

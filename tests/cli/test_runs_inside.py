@@ -114,7 +114,7 @@ def test_a_run_that_was_cut_off_inside_another_stays_with_it(
         "it here\n"
     )
     assert removed.stderr == (
-        f"usage: run {CHILD} was begun by run {PARENT}, which may be gone on with: remove that "
+        f"usage: run {CHILD} was begun by run {PARENT}, which can still be resumed: remove that "
         "first\n"
     )
     assert not (tmp_path / "run.tally").exists()

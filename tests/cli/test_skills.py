@@ -142,7 +142,7 @@ def test_with_dir_nothing_else_is_looked_in(here: Here) -> None:
 def test_an_environment_directory_that_is_not_there_is_said_to_be(here: Here) -> None:
     result = here.call("list", TALLYSTICK_SKILLS="/nosuch")
 
-    assert "/nosuch  (not there)" in result.stdout
+    assert "/nosuch  (does not exist)" in result.stdout
 
 
 def test_show_prints_the_manifest_and_the_files(here: Here) -> None:
@@ -364,7 +364,9 @@ def test_the_reference_catalog_is_that_of_other_hosts(here: Here) -> None:
     assert found["rendered"].endswith("\n\n... 2 more skill(s) omitted to stay within budget.")
     assert whole["rendered"].endswith("x. Y\n- `alpha`: Does alpha.\n  when: when alpha")
     assert (limited["evidence"]["shown"], limited["evidence"]["schema_version"]) == (["aaa"], 1)
-    assert "--pin is not for --reference" in here.error("catalog", *where, "--pin", "alpha")
+    assert "--reference lists skills in the order of their ids" in here.error(
+        "catalog", *where, "--pin", "alpha"
+    )
 
 
 def test_pins_and_matches_come_first(here: Here) -> None:
@@ -402,7 +404,7 @@ def test_an_untrusted_skill_is_in_no_catalog_and_matches_nothing(here: Here) -> 
     assert here.json("match", "deploy")["candidates"] == []
     for each in (catalog, match):
         assert "deploy" not in each.output
-        assert "not used: 1; tally skills list says why" in each.stderr
+        assert "not used: 1 skill; to see why: tally skills list" in each.stderr
 
 
 def test_match_says_which_fit_and_by_what(here: Here) -> None:
@@ -455,7 +457,7 @@ def test_trust_of_all_and_its_end(here: Here) -> None:
     assert set(here.states().values()) == {"untrusted"}
     assert here.json("untrust", "one") == [{"name": "one", "was_trusted": False}]
     assert "no skill 'nosuch'" in here.error("untrust", "nosuch")
-    assert "name the skills" in here.error("untrust")
+    assert "name skills" in here.error("untrust")
 
 
 def test_trust_finds_the_projects_skill_and_not_the_one_that_is_used(here: Here) -> None:
@@ -530,9 +532,9 @@ def test_where_signatures_are_required_trust_in_files_is_no_help(here: Here) -> 
     here.add("deploy")
     required = {"TALLYSTICK_SKILLS_REQUIRE_SIGNATURE": "true"}
 
-    assert "trust who signs them" in here.error("trust", "deploy", "--yes", **required)
+    assert "trust the key that signs them" in here.error("trust", "deploy", "--yes", **required)
     here.add("own", "require_signature: true\n")
-    assert "asks for a signature itself" in here.error("trust", "own", "--yes")
+    assert "requires a signature itself" in here.error("trust", "own", "--yes")
     assert [each["id"] for each in here.json("trust", "--all", "--yes")] == ["deploy"]
 
 
@@ -551,5 +553,5 @@ def test_a_key_is_not_made_inside_the_skill_that_it_signs(here: Here) -> None:
 
     said = here.error("sign", str(folder), XDG_CONFIG_HOME=str(folder))
 
-    assert "a key inside a skill would be given away" in said
+    assert "your key is inside the skill, and would be given away with it" in said
     assert os.listdir(folder) == ["SKILL.md"]

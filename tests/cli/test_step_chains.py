@@ -179,7 +179,7 @@ def test_a_run_outside_of_steps_leads_nowhere(tally: Tally) -> None:
     done = tally("receipt", "last", "--steps")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert "was not begun inside a step" in done.stderr
+    assert "was not started inside a step" in done.stderr
 
 
 def test_inspect_shows_its_records(tally: Tally, runs: list[Run]) -> None:
@@ -241,7 +241,7 @@ def test_a_chain_that_was_cut_off_says_so(tally: Tally) -> None:
     told = tally("receipt", RUN).stdout
     assert "outer    open\n" in told
     assert "cost      $0.000000001\n" in told
-    assert "steps that are open have no receipt yet" in told
+    assert "open steps have no receipt yet" in told
 
 
 FORGED = {

@@ -74,8 +74,8 @@ def test_the_option_alone_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ("1", "lower: it counts where that configuration is read"),
-        ("9", "the recorded total is lower and counts"),
+        ("1", "lower: it is the limit for runs with that configuration"),
+        ("9", "the recorded total is lower, and is the limit"),
     ],
 )
 def test_a_configured_total_beside_the_recorded_one_is_explained(

@@ -177,7 +177,7 @@ def test_a_log_is_taken_in_and_can_be_looked_at(tally: Tally, tmp_path: Path) ->
     run = first.stderr.split()[1]
     told = f"imported {run} from a log of rlms with 2 runs inside it"
     assert (first.returncode, first.stderr) == (0, f"{told}\n")
-    assert (again.returncode, again.stderr) == (0, f"{told}, which was here already\n")
+    assert (again.returncode, again.stderr) == (0, f"{told}, which is here already\n")
     assert tally("verify").stdout == "3 runs, 30 entries: all hold\n"
     listed = json.loads(tally("ls", "--json").stdout)[-1]
     assert (listed["run"], listed["goal"], listed["stop"]) == (run, GOAL, "answered")

@@ -91,6 +91,8 @@ def test_a_run_is_removed_even_if_its_bytes_cannot_be(tally: Tally, place: Place
     done = tally("rm", "last", "--yes")
 
     assert done.returncode == 0
-    assert done.stderr.startswith(f"removed {RUN}; tally attach gc will free its attachments: ")
+    assert done.stderr.startswith(
+        f"removed {RUN}; its attachments are not deleted yet (to delete them: tally attach gc): "
+    )
     assert json.loads(tally("ls", "--json").stdout) == []
     assert json.loads(tally("attach", "ls", "--session", SESSION, "--json").stdout) == []

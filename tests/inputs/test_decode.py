@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
 from tallystick.inputs import files
-from tallystick.inputs.files import DAMAGED, Pieces, encoding_of, recoded
+from tallystick.inputs.files import DAMAGED, Pieces, encoding_of, recode
 from tallystick.runtime.context.inputs import UTF_8
 
 # No NUL: text with one is no text. No mark: at the beginning it would be one.
@@ -48,7 +48,7 @@ def read(data: bytes, size: int = 1 << 20) -> tuple[str, str]:
     """The encoding that was found, and the text."""
     pieces = in_pieces(data, size)
     encoding = encoding_of(pieces, name="a.txt")
-    return encoding, b"".join(recoded(pieces, encoding)).decode()
+    return encoding, b"".join(recode(pieces, encoding)).decode()
 
 
 # -- laws --------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_a_stream_of_pieces_is_decoded_as_the_whole(encoding: str, size: int, ti
     text = SENTENCES[encoding] * times
     data = text.encode(encoding)
 
-    streamed = b"".join(recoded(in_pieces(data, size), encoding))
+    streamed = b"".join(recode(in_pieces(data, size), encoding))
 
     assert streamed.decode() == data.decode(encoding) == text
 
@@ -135,7 +135,7 @@ def test_utf_8_with_a_few_bytes_that_are_none_stays_as_it_is() -> None:
     pieces = in_pieces(data)
 
     assert encoding_of(pieces, name="a.txt") == DAMAGED
-    assert b"".join(recoded(pieces, DAMAGED)) == data
+    assert b"".join(recode(pieces, DAMAGED)) == data
 
 
 def test_ascii_with_a_byte_that_stands_for_nothing_is_damaged() -> None:
@@ -146,7 +146,7 @@ def test_a_mark_before_damaged_utf_8_is_left_out() -> None:
     pieces = in_pieces(b"\xef\xbb\xbfcaf\xe9")
 
     assert encoding_of(pieces, name="a.txt") == DAMAGED
-    assert b"".join(recoded(pieces, DAMAGED)) == b"caf\xe9"
+    assert b"".join(recode(pieces, DAMAGED)) == b"caf\xe9"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     except UsageError:
         return
 
-    text = b"".join(recoded(pieces, encoding))
+    text = b"".join(recode(pieces, encoding))
     if encoding != DAMAGED:
         text.decode()
 

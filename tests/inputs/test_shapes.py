@@ -18,7 +18,7 @@ from tests.sandbox.wasm.test_given_data import Given
 from tests.wasm_session import open_session
 
 from tallystick.inputs.layout import layout_of
-from tallystick.inputs.shapes import Shape, described, shape_of
+from tallystick.inputs.shapes import Shape, describe_shape, shape_of
 from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -114,7 +114,7 @@ def test_any_text_has_a_shape(text: str) -> None:
 
     assert shape.kind in ("lines", "table", "json_lines", "json", "numbers")
     assert shape.views(of="context", key=None)[0].name == "lines"
-    assert described(shape, key=None, question="").startswith(f"`{shape.name}` is ")
+    assert describe_shape(shape, key=None, question="").startswith(f"`{shape.name}` is ")
 
 
 @given(
@@ -284,14 +284,14 @@ def test_keys_of_json_lines_with_few_values_are_told() -> None:
 def test_how_dates_are_written_is_told_if_the_question_is_about_time() -> None:
     shape = shape_of("name,day\na,06.05.2031\nb,07.05.2031\n")
 
-    assert "strptime" in described(shape, key=None, question="which came after 06.05.2031?")
-    assert "strptime" not in described(shape, key=None, question="who owns it?")
+    assert "strptime" in describe_shape(shape, key=None, question="which came after 06.05.2031?")
+    assert "strptime" not in describe_shape(shape, key=None, question="who owns it?")
 
 
 def test_a_view_of_one_of_several_files_is_told_by_its_key() -> None:
     shape = shape_of("name,tons\na,1\nb,2\n")
 
-    assert described(shape, key="x.csv", question="").startswith("`rows['x.csv']` is ")
+    assert describe_shape(shape, key="x.csv", question="").startswith("`rows['x.csv']` is ")
     assert [view.key for view in shape.views(of="context", key="x.csv")] == ["x.csv", "x.csv"]
 
 

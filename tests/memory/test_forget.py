@@ -525,3 +525,15 @@ def test_a_request_that_is_made_again_is_done_once(tmp_path: Path) -> None:
 
         assert again == first
         assert memory.head().count == 3
+
+
+def test_the_origin_of_a_request_to_remember_names_no_forgetting(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        kept = remember(memory, a_note("one"), origin="run:7")
+        other = remember(memory, a_note("two"))
+
+        with pytest.raises(NoteInvalid, match="origin of a request to forget"):
+            forget(memory, [other.id], actor=None, origin="run:7")
+
+        assert texts(memory) == ["one", "two"]
+        assert remember(memory, a_note("one"), origin="run:7").id == kept.id

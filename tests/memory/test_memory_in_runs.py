@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,21 @@ from tests.skills.skill_runs import make_skill
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import TallystickError, UsageError
-from tallystick.core.records import CallHost, HostAnswered, Record, RunStarted, encode_record
+from tallystick.core.records import (
+    CallHost,
+    HostAnswered,
+    NotesTouched,
+    Record,
+    RunStarted,
+    encode_record,
+)
 from tallystick.core.resume_errors import ResumeRefused
-from tallystick.memory.calls import WRITE
+from tallystick.memory.calls import WRITE, MemoryCalls
+from tallystick.memory.errors import MemoryLocked
 from tallystick.memory.forget import forget
 from tallystick.memory.memory import Memory, open_keys
-from tallystick.memory.receipts.receipt import ReceiptUnknown
+from tallystick.memory.receipts.receipt import RecallReceipt, ReceiptUnknown
+from tallystick.memory.report import check_memory
 from tallystick.memory.store.records import ForgetStrategy, NotesRecalled, decode_memory_record
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -505,3 +515,43 @@ def test_a_receipt_is_its_agents(memory: Memory, tmp_path: Path) -> None:
     ):
         other.receipt(made.read_id)
     assert memory.receipt(made.read_id) == made
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"type":"notes.recalled","ids":[],"at":1,"receipt":"{"}'])
+def test_the_check_of_a_memory_reports_a_damaged_receipt(tmp_path: Path, body: bytes) -> None:
+    with open_memory(tmp_path) as memory:
+        memory.remember("the ferry leaves at nine")
+        memory.recall("ferry")
+    db = sqlite3.connect(tmp_path / "notes.db", isolation_level=None)
+    db.execute("UPDATE log SET body = ? WHERE seq = (SELECT seq FROM receipt)", (body,))
+    db.close()
+
+    with open_memory(tmp_path) as memory:
+        found = check_memory(memory)
+
+    assert not found.log.valid
+    assert not found.receipts.valid
+    assert "the receipt in entry 2 cannot be read" in str(found.receipts.error_message)
+
+
+def test_receipts_of_a_run_are_read_again_after_an_error(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = memory.recall("ferry")
+    id = made.hits[0].id
+    touched = NotesTouched(how="recalled", ids=(id,), read_id=made.receipt.read_id)
+    record = HostAnswered(
+        intent=1, program=1, index=0, name="recall", request_sha256="", fuel=0, reply=b"", ok=True,
+        memory=touched,
+    )  # fmt: skip
+    calls = MemoryCalls(memory, session_id="s", records=[record])
+
+    def locked(read_id: str) -> RecallReceipt:
+        raise MemoryLocked(where="notes.db", waited_seconds=10)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "receipt", locked)
+        with pytest.raises(MemoryLocked):
+            calls.cite(id)
+
+    assert calls.cite(id).startswith(f"note:{id}@{made.receipt.read_id}#")

@@ -369,3 +369,13 @@ def test_a_search_copies_no_more_than_a_piece_at_a_time(
         text.close()
 
     assert most < 2 << 20
+
+
+def test_a_line_that_begins_far_before_its_match_has_no_text_of_other_lines() -> None:
+    line = "é" * 50_000 + "match"
+    text = HostText.of(f"first\nsecond\n{line}\nlast")
+
+    ((number, shown),) = text.grep("match", 10)
+
+    assert number == 3
+    assert set(shown) == {"é"}

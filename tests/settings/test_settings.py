@@ -620,6 +620,13 @@ def test_the_directories_are_listed_with_what_set_them(world: World) -> None:
     assert found["cache"].source == "environment XDG_CACHE_HOME"
 
 
+def test_a_relative_directory_that_is_ignored_is_not_listed_as_the_source(world: World) -> None:
+    found = listed(world.load(XDG_CACHE_HOME="relative"))
+
+    assert found["cache"].value == str(world.home / ".cache" / "tallystick")
+    assert found["cache"].source == "default"
+
+
 def test_settings_that_are_shown_whole_hold_no_key(world: World) -> None:
     key = "sk-not-to-be-seen"
     found = world.load(OPENAI_API_KEY=key)

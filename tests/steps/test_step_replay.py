@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.steps.step_processes import JournalLedger, Lives, Provider
@@ -15,11 +15,12 @@ from tallystick.core.errors import LedgerError
 from tallystick.core.machine import prompt
 from tallystick.core.records import ErrorBoundary, ModelReplied, Record, RunStarted, StepLeft
 from tallystick.core.step import StepBudgetError, StepsDiverged, StepsNotReplayed
+from tallystick.ledger.port import EVERY_RUN, RunFilter, RunRow
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.replay import StepsReport
+from tallystick.steps.replay import StepHistory, StepsReport
 from tallystick.steps.step import charge_step, enter_step, step, step_log
 
 Program = Callable[[Session], object]
@@ -299,3 +300,19 @@ def test_a_model_that_is_at_hand_is_not_asked(lives: Lives) -> None:
         next(records_of(lives.ledger, each)) for each in runs_inside(lives.ledger, lives.chain)
     ]
     assert all(isinstance(each, RunStarted) for each in starts)
+
+
+def test_a_run_that_begins_while_its_steps_are_read_is_part_of_what_was_read(
+    lives: Lives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(lives, program)
+    *_, late = runs_inside(lives.ledger, lives.chain)
+    chain, listed = lives.chain, lives.ledger.runs
+
+    def runs(which: RunFilter = EVERY_RUN) -> Sequence[RunRow]:
+        return [row for row in listed(which) if which != EVERY_RUN or row.run != late]
+
+    # The whole ledger is listed before the run begins, the runs of the steps after that.
+    monkeypatch.setattr(lives.ledger, "runs", runs)
+
+    assert late in StepHistory.read(lives.ledger, chain).ids

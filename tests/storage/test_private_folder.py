@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from tallystick.storage import system
 from tallystick.storage.private_folder import PrivateFolder
 
 
@@ -30,3 +32,23 @@ def test_a_folder_of_a_process_that_is_gone_is_removed_by_the_next(
     for each in (mine, other, other):
         each.remove()
     assert [each.name for each in tmp_path.iterdir()] == ["tallystick-native-now"]
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    lock = system.lock
+    removed: list[Path] = []
+
+    def remove_then_lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> None:
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            shutil.rmtree(removed[0])
+        lock(descriptor, shared=shared, wait=wait)
+
+    monkeypatch.setattr(system, "lock", remove_then_lock)
+    mine = PrivateFolder("native")
+    assert mine.path.is_dir()
+    assert mine.path not in removed
+    mine.remove()

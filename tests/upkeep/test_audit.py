@@ -426,6 +426,21 @@ def test_an_older_ledger_is_covered_from_the_first_write_on(
     assert [each.run for each in after.bad_rows] == [world.moved]
 
 
+def test_a_row_whose_run_has_no_valid_id_is_found(world: World) -> None:
+    world.change(
+        "INSERT INTO run (id, created_at, count, hash, fence, moved, imported) "
+        "VALUES ('not an id', 1, 0, ?, 1, 0, 0)",
+        bytes(32),
+    )
+
+    report = world.verify()
+
+    assert report.ok is False
+    assert "its id is none that a run has" in [
+        each.why for each in report.bad_rows if each.run == "not an id"
+    ]
+
+
 def test_one_run_is_checked_by_itself(world: World) -> None:
     OF_REFERENCES["its input"](world)
 

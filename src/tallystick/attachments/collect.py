@@ -69,6 +69,7 @@ class ReclaimPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class ReclaimReport(msgspec.Struct, kw_only=True):
     """The findings and deletions of a sweep; in a dry run, what it would have deleted.
 
+    `failed_ids` are large bytes that could not be unlinked; they are free again.
     `condemn_deferred_ids` are bytes that a put wanted after all, or that another sweep is deleting.
     `unproven_owners` are owners of old intents that have neither a lock nor a lock file; their
     intents stay. `needed_ids` are bytes that no holder keeps and that a record needs: a reference
@@ -101,7 +102,7 @@ def intent_is_dead(
 ) -> bool:
     """Return True if an intent is at or before the cutoff and all its holders are proven dead.
 
-    Without holders, its age is enough.
+    Without holders, its age is enough. `proven_dead` is not called for one that is younger.
     """
     return intent.intent_at_epoch_ms <= cutoff and all(map(proven_dead, holders))
 
@@ -118,28 +119,30 @@ class Reclaimable(Protocol):
     """A store whose bytes can be collected: its rows, its blobs and its owners."""
 
     @property
-    def blobs(self) -> Blobs: ...
+    def blobs(self) -> Blobs:
+        """The store of large bytes."""
 
     @property
-    def owners(self) -> Owners: ...
+    def owners(self) -> Owners:
+        """The owners of intents, of staged files and of sweeps."""
 
     def clock(self) -> int:
         """Return milliseconds since 1970."""
 
     def looking(self) -> contextlib.AbstractContextManager[ManifestRows | None]:
-        """Read the rows in one state; None if there are none yet."""
+        """Give the rows, to be read in one state; None if there are none yet."""
 
     def changing(self, *, forced: bool) -> contextlib.AbstractContextManager[ManifestRows]:
-        """Change rows in a transaction.
+        """Give the rows, to be changed in a transaction that is undone if the block raises.
 
         A forced one is on the disk when it ends, if there is a disk.
         """
 
     def staged_files(self) -> Iterable[tuple[str, Path]]:
-        """Yield the files in staging, each with its owner."""
+        """Yield the files in staging, each after the id of its owner."""
 
     def chunks(self, id: str) -> Chunks:
-        """Read an attachment, checked against its digest."""
+        """Read an attachment, checked against its digest. Raise as `Store.chunks` does."""
 
     def scrub(self) -> None:
         """Remove deleted bytes from logs too, as far as no reader still needs them."""
@@ -158,9 +161,11 @@ def reclaim(
 ) -> ReclaimReport:
     """Delete the attachments that no living holder keeps, and return a report.
 
-    `needed` returns the ids that records name. It is called only if something is to be deleted, and
-    its ids stay, although no holder keeps them. Raise `ReclamationRefused`, with the report so far,
-    if the manifest cannot be read or nothing is held.
+    `needed` returns the ids that records name. It is called once, and only if something is to be
+    deleted; its ids stay, although no holder keeps them. With `dry_run`, nothing is deleted. Raise
+    `ReclamationRefused`, with the report so far, if the manifest cannot be read. It is raised also
+    if bytes are stored and nothing is held, unless `policy` authorizes that. Files that cannot be
+    removed are in the report, and raise nothing.
     """
     sweep = Sweep(attachments, policy=policy, dry_run=dry_run, needed=needed)
     for _ in sweep.steps():
@@ -172,7 +177,8 @@ def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimRe
     """Delete bytes that their holder has just released, of any age, unless a row names them.
 
     This is for attachments that are replaced again and again. The caller removed its own row, so no
-    owner has to be proven dead. Other bytes are not looked at; a sweep finds them.
+    owner has to be proven dead. Other bytes are not looked at; a sweep finds them. Return a report.
+    The store's logs are not scrubbed, so the bytes may stay in one until a sweep.
     """
     sweep = Sweep(attachments, forgotten=ids)
     for _ in sweep.forgotten_steps():
@@ -209,9 +215,10 @@ class Sweep:
         self._dead: dict[str, bool] = {}
 
     def steps(self) -> Iterator[str]:
-        """Do the work, and yield wherever another process could act.
+        """Do the work, and yield the name of the last step wherever another process could act.
 
-        Raise `ReclamationRefused` as `reclaim` does.
+        Raise `ReclamationRefused` as `reclaim` does. If it is not run to its end, its lock file
+        stays, so that others can prove it dead.
         """
         self._cutoff = self._attachments.clock() - self._policy.grace_period_ms
         candidates = self._candidates()
@@ -230,7 +237,7 @@ class Sweep:
             self._attachments.scrub()
 
     def forgotten_steps(self) -> Iterator[str]:
-        """Do the same work on the forgotten bytes and on no others."""
+        """Do the same work on the forgotten bytes only. Nothing is scrubbed or refused."""
         with self._as_owner():
             yield from self._reclaim(self._forgotten)
 
@@ -248,7 +255,11 @@ class Sweep:
     # -- living holders ------------------------------------------------------------------------
 
     def _candidates(self) -> list[str]:
-        """Return the ids of blobs that no living holder keeps, as far as this look can tell."""
+        """Return the ids of blobs that no living holder keeps, as far as this look can tell.
+
+        Those that records need are left out, and noted in the report. A dry run counts the others
+        there. Raise `ReclamationRefused` as `reclaim` does.
+        """
         try:
             with self._attachments.looking() as rows:
                 alive, dead = (set(), []) if rows is None else self._split_by_life(rows)
@@ -273,7 +284,10 @@ class Sweep:
         return [blob.id for blob in dead]
 
     def _is_needed(self, id: str) -> bool:
-        """Return True if a record names bytes that no holder keeps, and note that in the report."""
+        """Return True if a record names bytes that no holder keeps, and note that in the report.
+
+        The first call asks `needed`, and the others use its answer. Without `needed`, none is.
+        """
         if self._needed is None:
             return False
         if self._needed_ids is None:
@@ -285,7 +299,10 @@ class Sweep:
         return True
 
     def _split_by_life(self, rows: ManifestRows) -> tuple[set[str], list[Blob]]:
-        """Return the ids that living holders keep, and the blobs that none does."""
+        """Return the ids that living holders keep, and the blobs that may be deleted.
+
+        Young bytes without a row are in neither, nor are those that a living sweep is deleting.
+        """
         # Every row is read, also those of other blobs: one that cannot be read may be a reference
         # to anything.
         alive = {each.intent.attachment_id for each in rows.references() if self._lives(rows, each)}
@@ -318,7 +335,8 @@ class Sweep:
     def _proven_dead(self, owner: str) -> bool:
         """Return True if an owner is proven dead. Each owner is asked about once.
 
-        A dead owner stays dead, and one that lived a moment ago is left alone in this sweep.
+        A dead owner stays dead, and one that lived a moment ago is left alone in this sweep. An
+        owner without any proof is noted in the report, and counts as alive.
         """
         if owner not in self._dead:
             self._dead[owner] = self._attachments.owners.proven_dead(owner)
@@ -346,7 +364,11 @@ class Sweep:
                     rows.mark(id, state=CONDEMNED, sweep=self._id)
 
     def _execute(self, ids: Sequence[str]) -> list[Blob]:
-        """Carry out the deletions that still apply: delete rows at once, mark files as going."""
+        """Carry out the deletions that still apply: delete rows at once, mark files as going.
+
+        Return the blobs of both kinds. Their dead intents are deleted too. Other ids that have a
+        row are noted in the report as deferred.
+        """
         going: list[Blob] = []
         # Forced: else a power cut could undo the mark and not the unlink that follows it.
         with self._attachments.changing(forced=True) as rows:
@@ -372,7 +394,13 @@ class Sweep:
         return (sentenced or blob.state == DELETING) and self._is_dead(rows, blob)
 
     def _unlink(self, blobs: Sequence[Blob]) -> Iterator[str]:
-        """Delete files, then their rows. A put of the same bytes in between waits."""
+        """Delete files, then their rows. A put of the same bytes in between waits.
+
+        A file that cannot be deleted is noted in the report and gets free again, so that its
+        holders and a later sweep find it.
+        """
+        # Nobody is asked again who holds these: their rows say `DELETING`, on the disk, so an
+        # intent waits and a commit reports them as gone.
         gone = []
         for blob in blobs:
             try:
@@ -390,6 +418,7 @@ class Sweep:
                 if blob not in gone:
                     rows.mark(blob.id, state=FREE, sweep=None)
                     continue
+                # No intent can have come meanwhile. If one has, its bytes are lost: say so.
                 if any(True for _ in rows.references(id=blob.id)):
                     self.report.deleted_while_referenced.append(blob.id)
                 rows.drop_blob(blob.id)
@@ -400,7 +429,7 @@ class Sweep:
         self.report.reclaimed_bytes += sum(blob.byte_len for blob in blobs)
 
     def _forget_dead_intents(self) -> None:
-        """Delete the intents of dead owners whose bytes others hold, or never came."""
+        """Delete the old intents of dead owners, whatever became of their bytes."""
         with self._attachments.changing(forced=False) as rows:
             for each in rows.uncommitted_references(self._cutoff):
                 if not self._lives(rows, each):
@@ -410,6 +439,10 @@ class Sweep:
     # -- files without a row -------------------------------------------------------------------
 
     def _remove_orphans(self) -> Iterator[str]:
+        """Remove staged files of dead owners, and large bytes with neither a row nor an intent.
+
+        Files that records need stay. What cannot be removed is noted in the report.
+        """
         for path in self._orphans_in_staging():
             try:
                 path.unlink(missing_ok=True)
@@ -427,9 +460,10 @@ class Sweep:
             self.report.orphan_file_count += self.report.reclaimed_count - before
 
     def _mark_orphans(self, ids: Sequence[str]) -> list[Blob]:
-        """Give files without a row the row of a blob that is going.
+        """Give files without a row the row of a blob that is going, and return those blobs.
 
-        A file that an intent names by now is left alone.
+        A file that has a row, or that an intent names by now, is left alone. If the sizes cannot be
+        read, all are, and the report says so.
         """
         sizes = self._list_or_note(
             lambda: [(id, self._attachments.blobs.size(id) or 0) for id in ids]
@@ -465,7 +499,7 @@ class Sweep:
         return self._list_or_note(found)
 
     def _list_or_note(self, listing: Callable[[], list[_Item]]) -> list[_Item]:
-        """Return a listing, or nothing if it fails: the failure is noted and does not stop."""
+        """Return a listing; after an `AttachmentIoFailed`, note that in the report, return []."""
         try:
             return listing()
         except AttachmentIoFailed as error:
@@ -478,7 +512,7 @@ class Sweep:
         self.report.orphan_file_count = len(orphans)
 
     def _bury(self) -> None:
-        """Remove the lock files of dead owners that nothing names any more."""
+        """Remove the lock files of dead owners that no row and no staged file names any more."""
         owners = self._attachments.owners
         staged = self._list_or_note(
             lambda: [owner for owner, _ in self._attachments.staged_files()]
@@ -516,7 +550,11 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify_attachments(attachments: Reclaimable, *, session_id: str | None = None) -> VerifyReport:
-    """Read the bytes of every committed reference, of one holder or of all, and report bad ones."""
+    """Read the bytes of every committed reference, of one holder or of all, and report bad ones.
+
+    Bytes that cannot be read are in the report. A row that cannot be read raises
+    `AttachmentCorrupt`. `damage` stays empty: the caller knows the file.
+    """
     holders: dict[str, list[str]] = {}
     lengths: dict[str, set[int]] = {}
     with attachments.looking() as rows:
@@ -527,6 +565,7 @@ def verify_attachments(attachments: Reclaimable, *, session_id: str | None = Non
                     lengths.setdefault(each.ref.id, set()).add(each.ref.byte_len)
     bad = []
     total = 0
+    # Outside of the look: reading large bytes takes long, and a look keeps the log from shrinking.
     for id, sessions in holders.items():
         try:
             length = _length(attachments, id)

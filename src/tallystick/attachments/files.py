@@ -41,7 +41,8 @@ _numbers = itertools.count()
 class BlobFiles:
     """The directory of one ledger's large attachments.
 
-    It is made private, with the first of them.
+    It is made private, with the first of them. A method with an id raises `AttachmentNotFound` if
+    it is no digest; each raises `AttachmentIoFailed` if the system fails.
     """
 
     def __init__(self, root: Path) -> None:
@@ -59,7 +60,8 @@ class BlobFiles:
         """Write bytes to a file in staging and force it. Return the file, their digest and length.
 
         With `in_memory`, the caller has all of them in memory anyway, so that keeping pieces is
-        free. Raise `AttachmentIoFailed` if the system fails; the file is then removed.
+        free. Raise `AttachmentIoFailed` if the system fails, and what `chunks` raises as it is; in
+        both cases the file is removed.
         """
         folder = self.root / _STAGING
         path = folder / f"{owner}.{next(_numbers)}"
@@ -81,7 +83,8 @@ class BlobFiles:
     def put(self, id: str, source: Path | bytes) -> None:
         """Give a staged file its final name, also over one that is there: that repairs it.
 
-        Bytes are staged first. Raise `AttachmentIoFailed` if the system fails.
+        The file is moved. Bytes are staged first; if they then cannot be named, they stay in
+        staging. Raise `AttachmentIoFailed` if the system fails.
         """
         if isinstance(source, bytes):
             source, _, _ = self.write([source], owner=new_id(), in_memory=True)
@@ -94,12 +97,18 @@ class BlobFiles:
             raise AttachmentIoFailed.of(path, error) from error
 
     def open(self, id: str, start: int = 0, length: int | None = None) -> FileReader:
-        """Open an attachment, or a part of it. Raise `AttachmentNotFound` if it is not there."""
+        """Open an attachment, or `length` bytes from `start`.
+
+        Raise `AttachmentNotFound` if it is not there.
+        """
         return FileReader(self.path(id), id=id, start=start, length=length)
 
     @contextlib.contextmanager
     def local(self, id: str) -> Iterator[Path]:
-        """Give the path of the file while inside. What is mapped outlives the name of the file."""
+        """Give the path of the file while inside. What is mapped outlives the name of the file.
+
+        Raise `AttachmentNotFound` if it is not there. Nothing keeps a sweep from removing it.
+        """
         path = self.path(id)
         if self.size(id) is None:
             raise AttachmentNotFound(id=id)
@@ -124,7 +133,7 @@ class BlobFiles:
             raise AttachmentIoFailed.of(path, error) from error
 
     def ids(self) -> Iterator[str]:
-        """Yield every final name there is, with or without a row."""
+        """Yield every final name there is, sorted, with or without a row."""
         for folder in sorted(self._entries(self.root)):
             if len(folder) == 2:
                 for name in sorted(self._entries(self.root / folder)):
@@ -132,7 +141,7 @@ class BlobFiles:
                         yield name
 
     def staged(self) -> Iterator[tuple[str, Path]]:
-        """Yield every file in staging, with its owner."""
+        """Yield every file in staging, sorted by name: its owner, by that name, and its path."""
         folder = self.root / _STAGING
         for name in sorted(self._entries(folder)):
             yield name.partition(".")[0], folder / name
@@ -149,7 +158,8 @@ class BlobFiles:
 class FileReader:
     """Reads a file, or a part of it.
 
-    It is open from the start, so that a sweep cannot remove it in the middle.
+    It is open from the start, so that a sweep cannot remove it in the middle. Making one raises
+    `AttachmentNotFound` if there is no file, and `AttachmentIoFailed` if it cannot be opened.
     """
 
     def __init__(self, path: Path, *, id: str, start: int, length: int | None) -> None:
@@ -212,6 +222,7 @@ class _Follower:
         self._thread.start()
 
     def note_written(self, piece: bytes | memoryview) -> None:
+        """Note the piece that was written last. It may be kept until it is hashed."""
         with self._changed:
             if self._handed_max is None or len(self._handed) < self._handed_max:
                 self._handed.append((self._written, piece))
@@ -219,6 +230,7 @@ class _Follower:
             self._changed.notify()
 
     def join(self) -> None:
+        """Wait until all that was written is hashed. Raise `OSError` if it could not be read."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -252,7 +264,8 @@ def _write_hashed(
 ) -> tuple[str, int]:
     """Write pieces to an open file and force it. Return their digest and their length.
 
-    Above 2 MiB, a thread computes the digest of the rest (`_Follower`).
+    From the first chunk that reaches 2 MiB on, a thread computes the digest (`_Follower`). Its
+    error is raised at the end.
     """
     hashed = hashlib.sha256()
     length = flushed = 0
@@ -283,7 +296,7 @@ def _write_hashed(
 def _start_writing_back(descriptor: int, start: int, count: int) -> None:
     """Start writing pages to the disk now, so that the `fsync` at the end has less to wait for.
 
-    Dirty pages stay in memory.
+    Dirty pages stay in memory. Do nothing on a system without such advice.
     """
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, count, os.POSIX_FADV_DONTNEED)

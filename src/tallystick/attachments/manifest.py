@@ -38,33 +38,43 @@ class Blob(msgspec.Struct, frozen=True):
 
 
 class ManifestRows(Protocol):
-    """The rows of one transaction."""
+    """The rows of one transaction. What is yielded has to be read inside it.
+
+    A method that reads rows raises `AttachmentCorrupt` for a damaged one. Changes to rows that are
+    not there do nothing.
+    """
 
     # -- bytes ---------------------------------------------------------------------------------
 
     def blob_of(self, id: str) -> Blob | None:
-        """Return the row of some bytes."""
+        """Return the row of some bytes, None if there is none."""
 
     def blobs(self) -> Iterator[Blob]:
         """Yield every blob, in the order of their ids."""
 
     def data(self, id: str) -> bytes | None:
-        """Return the bytes of a small blob.
+        """Return the bytes of a small blob, unchecked.
 
         None if the blob is not there, or its bytes are in a file.
         """
 
     def keep_inline(self, id: str, data: bytes, *, now: int) -> None:
-        """Store a small blob. It replaces a damaged one, and a file that is going."""
+        """Store a small blob as free. It replaces a damaged one, and a file that is going.
+
+        A row that is there keeps its time.
+        """
 
     def keep_file(self, id: str, byte_len: int, *, now: int) -> None:
-        """Note that the bytes of a blob are in the store of large ones, whole and forced."""
+        """Note as free that the bytes of a blob are in the store of large ones, whole and forced.
+
+        A row that is there is replaced, with its time and its bytes.
+        """
 
     def mark(self, id: str, *, state: int, sweep: str | None) -> None:
-        """Put a blob into a state, under the id of a sweep."""
+        """Put a blob into a state (`FREE`, `CONDEMNED` or `DELETING`), under the id of a sweep."""
 
     def revoke(self, id: str) -> None:
-        """Take a condemned blob away from its sweep."""
+        """Take a condemned blob away from its sweep: it is free. Other states stay."""
 
     def drop_blob(self, id: str) -> None:
         """Delete the row of a blob, with the bytes of a small one."""
@@ -74,22 +84,24 @@ class ManifestRows(Protocol):
     def upsert(self, intent: Intent, ref: AttachmentRef) -> None:
         """Insert the row of an intent.
 
-        A row that is there keeps its time, and gets this owner too.
+        A row that is there keeps its time and gets the new `ref`. Until it is committed, it gets
+        this owner too.
         """
 
     def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-        """Mark a holder's rows as committed.
+        """Mark a holder's rows as committed, drop their owners, and free condemned bytes.
 
-        Return the ids that it holds and whose bytes are there.
+        Return the ids that it holds and whose bytes are there, not being deleted. Rows are
+        committed whether or not their bytes are there; the caller decides what that means.
         """
 
     def insert_committed(
         self, session_id: str, blobs: Sequence[tuple[AttachmentRef, bytes]], *, now: int
     ) -> None:
-        """Insert intents, small blobs and commits at once."""
+        """Insert intents, small blobs and commits at once, so that none is without the others."""
 
     def forget(self, session_id: str, id: str | None) -> None:
-        """Delete one row of a holder, or with `id` None all of them."""
+        """Delete one row of a holder, or with `id` None all of them. No bytes are deleted."""
 
     def references(
         self, *, session_id: str | None = None, id: str | None = None
@@ -103,7 +115,7 @@ class ManifestRows(Protocol):
         """Return the owners whose life keeps an intent alive. Without any, only its age does."""
 
     def named_owners(self) -> set[str]:
-        """Return every owner whose life or death still matters to a row."""
+        """Return the owners of intents that are not committed, and the sweeps that are deleting."""
 
 
 class MemoryManifest:
@@ -116,7 +128,7 @@ class MemoryManifest:
 
     @contextlib.contextmanager
     def undone_if_it_fails(self) -> Iterator[None]:
-        """Restore the rows if the block raises."""
+        """Restore the rows if the block raises, and raise that."""
         before = dict(self._blobs), dict(self._references), dict(self._further)
         try:
             yield

@@ -62,7 +62,7 @@ _JPEG_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def canonical_media_type(given: str) -> str:
-    """Return a media type in one spelling: lower case, no parameters, its registered name.
+    """Return a media type in one spelling: lower case, no parameters, the usual name of an alias.
 
     Raise `InvalidName` if the text is no media type.
     """
@@ -77,7 +77,9 @@ def described(
 ) -> AttachmentRef:
     """Return the reference to bytes of which `head` is the beginning, or all.
 
-    Raise `InvalidName` or `InvalidLimit` for a label, media type or size that may not be declared.
+    The declared type stands unless the bytes contradict it; then it is in `declared`. The size in
+    an image's header goes before the declared one. Raise `InvalidName` for a label or media type
+    that is not valid, and `InvalidLimit` for a width or height outside 1 to 65,535.
     """
     _check_label(declared.label)
     for field, side in (("width", declared.width), ("height", declared.height)):
@@ -98,7 +100,11 @@ def described(
 
 
 def sniffed(head: bytes, *, whole: bool) -> str:
-    """Return the media type that the first bytes show. JSON is detected only if `whole` is True."""
+    """Return the media type that the first bytes show.
+
+    Bytes that show none, or are not text, are `application/octet-stream`. JSON is detected only if
+    `head` is `whole`, and is an object or a list. Other text is `text/plain`.
+    """
     if head.startswith(_ANY_SIGNATURE):
         return next(kind for signature, kind in _SIGNATURES if head.startswith(signature))
     if head[:4] == b"RIFF" and head[8:12] in _RIFF:
@@ -111,7 +117,11 @@ def sniffed(head: bytes, *, whole: bool) -> str:
 
 
 def image_size(head: bytes) -> tuple[int, int] | None:
-    """Return width and height, or None if the header has none that a picture can have."""
+    """Return width and height of a PNG, GIF, JPEG or WebP.
+
+    None for other bytes, if the header is cut off, and for a size that no picture can have: a side
+    of 0 or above 65,535, or more than 2**28 pixels.
+    """
     try:
         size = _claimed_size(head)
     except (struct.error, IndexError):
@@ -134,9 +144,10 @@ def _claimed_size(head: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg_size(head: bytes) -> tuple[int, int] | None:
-    """Return the size in the header.
+    """Return the size in the header, None if the pixels come before one or a segment has no mark.
 
-    Each segment has its length, so the walk ends with the head.
+    Each segment has its length, so the walk ends with the head: it raises `IndexError` or
+    `struct.error` there.
     """
     at = 2
     while True:

@@ -45,7 +45,7 @@ class MemoryReader:
 
 
 class MemoryBlobs:
-    """Large bytes in memory."""
+    """Large bytes in memory. Putting a file reads it whole and removes it."""
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
@@ -98,7 +98,10 @@ class MemoryAttachments(StoredAttachments):
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool) -> Iterator[None]:
-        """Make one transaction: all of it or nothing, and no other thread sees half of it."""
+        """Make one transaction: all of it or nothing, and no other thread sees half of it.
+
+        `forced` changes nothing here. The transaction itself is None.
+        """
         with self.changing(forced=forced):
             yield None
 
@@ -135,7 +138,10 @@ class MemoryAttachments(StoredAttachments):
 
 
 class NoManifest:
-    """A manifest that stays empty, for bytes that are never collected."""
+    """A manifest that stays empty, for bytes that are never collected.
+
+    So no id is ever held: `commit_refs` returns none.
+    """
 
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None

@@ -225,7 +225,10 @@ class Staged:
     blob: Path | bytes | None = None
 
     def discard(self) -> None:
-        """Release the bytes, and remove their file. Harmless after they were kept, and twice."""
+        """Release the bytes, and remove their file. Harmless after they were kept, and twice.
+
+        A file that cannot be removed stays, until a sweep finds its owner dead.
+        """
         self.data = None
         if isinstance(self.blob, Path):
             with contextlib.suppress(OSError):
@@ -258,18 +261,22 @@ class Blobs(Protocol):
     """Large bytes, each under its digest. Nothing else is known of them here.
 
     They are never changed in place: a put over an existing blob puts the same bytes, or repairs
-    them.
+    them. `put`, `open` and `local` raise `AttachmentNotFound` for an id that is no digest. Callers
+    of `size` and `remove` pass digests only. Any method may raise `AttachmentIoFailed`.
     """
 
     def put(self, id: str, source: Path | bytes) -> None:
-        """Keep bytes, whole and durable before they can be found. A staged file is taken over.
+        """Keep bytes, whole and durable before they can be found.
 
-        The caller vouches for the digest. Raise `AttachmentIoFailed` if the bytes cannot be
-        written.
+        A staged file is taken over: nothing is left at its path. The caller vouches for the digest.
+        Raise `AttachmentIoFailed` if the bytes cannot be written.
         """
 
     def open(self, id: str, start: int = 0, length: int | None = None) -> BlobReader:
-        """Open a blob, or a part of it, unchecked. Raise `AttachmentNotFound` if there is none."""
+        """Open a blob, or `length` bytes from `start`, unchecked. None is the rest of it.
+
+        Raise `AttachmentNotFound` if there is no such blob.
+        """
 
     def size(self, id: str) -> int | None:
         """Return the length of a blob in bytes, None if there is none."""
@@ -283,7 +290,8 @@ class Blobs(Protocol):
     def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
         """Give the path of a blob on this machine while inside, to be mapped and never written.
 
-        None if it is in memory anyway. What was mapped stays mapped outside too.
+        None if it is in memory anyway. What was mapped stays mapped outside too. Raise
+        `AttachmentNotFound` if there is no such blob.
         """
 
 
@@ -303,24 +311,35 @@ class Store(Protocol):
     """Bytes by their digest."""
 
     @property
-    def persistence(self) -> Persistence: ...
+    def persistence(self) -> Persistence:
+        """The lifetime of what is kept here."""
 
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
-        """Take in bytes, with bounded memory, and detect their media type and size."""
+        """Take in bytes, with bounded memory, and detect their media type and size.
+
+        They have no name yet: call `keep`, and `discard` on the result in any case. Raise
+        `AttachmentSourceFailed` if the source cannot be read, `InvalidName` or `InvalidLimit` for a
+        declaration that is not valid, and `AttachmentIoFailed` if they cannot be written.
+        """
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
-        """Make staged bytes findable by their id. Bytes that are there already are stored once."""
+        """Make staged bytes findable by their id, and release them.
+
+        Bytes that are there already are stored once. Raise `ReclamationInFlight` if a sweep is
+        deleting the same large bytes; the staged ones are then not released.
+        """
 
     def chunks(self, id: str) -> Chunks:
         """Read an attachment. If it is missing, that is raised at once; damage before the end.
 
-        Raise `AttachmentNotFound` or `AttachmentCorrupt`.
+        Raise `AttachmentNotFound`, `AttachmentMetaMissing` if there are bytes without a row, or
+        `AttachmentCorrupt`.
         """
 
     def byte_len(self, id: str) -> int:
-        """Return the length of an attachment in bytes.
+        """Return the length of an attachment in bytes, by its row: the bytes are not read.
 
-        Raise `AttachmentNotFound` if there is none.
+        Raise `AttachmentNotFound` if there is none, `AttachmentMetaMissing` if its row is missing.
         """
 
 
@@ -330,25 +349,27 @@ class Manifest(Protocol):
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
     ) -> None:
-        """Insert a row unless it is there, and withdraw a sweep's decision to delete those bytes.
+        """Insert a row, and withdraw a sweep's decision to delete those bytes.
 
-        If a sweep is deleting them, this waits for it. Raise `ReclamationInFlight` if that takes
-        too long, or at once inside the transaction `within`.
+        A row that is there keeps its time and gets the new `ref`; until it is committed, it gets
+        this owner too. If a sweep is deleting the bytes, this waits for it. Raise
+        `ReclamationInFlight` if that takes too long, or at once inside the transaction `within`.
         """
 
     def commit_refs(
         self, session_id: str, ids: Sequence[str], *, within: Transaction = None
     ) -> Sequence[str]:
-        """Commit the rows of this holder that are not committed. Return which of the ids it holds.
+        """Commit the rows of this holder. Return which of the ids it holds and has the bytes of.
 
-        A row that was swept is not inserted again.
+        A row is committed also if its bytes are not there; one that was swept is not inserted
+        again. The order of the result is not defined.
         """
 
     def list_uncommitted(self, cutoff_epoch_ms: int) -> Sequence[Intent]:
         """Return the intents of the cutoff or before that were not committed, oldest first."""
 
     def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
-        """Delete the row of one holder, and no other row."""
+        """Delete the row of one holder, and no other row. It is harmless if there is none."""
 
     def references(
         self, session_id: str | None = None, id: str | None = None, *, within: Transaction = None
@@ -360,28 +381,43 @@ class Attachments(Store, Manifest, Protocol):
     """A store and its manifest, which can be written together."""
 
     def clock(self) -> int:
-        """Return milliseconds since 1970, for intents and commits."""
+        """Return the time of intents and commits, in milliseconds since 1970."""
 
     def owner(self) -> str | None:
-        """Return the owner of this process's intents, None if it has none."""
+        """Return the owner of this process's intents, None in a store without owners.
+
+        The first call may make it. Raise `AttachmentIoFailed` if it cannot be made.
+        """
 
     def keep_committed(
         self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
     ) -> None:
-        """Write intent, bytes and commit of staged bytes that are in memory, all at once."""
+        """Write intent, bytes and commit of staged bytes that are in memory, all at once.
+
+        Those without `data` are passed over: large ones, and those that were discarded.
+        """
 
     def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
-        """Delete all rows of a holder."""
+        """Delete all rows of a holder. Its bytes stay until a sweep finds no other holder."""
 
     def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
-        """Give the path of an attachment's own file while inside; None if it has none."""
+        """Give the path of an attachment's file while inside; None for a small one, or in memory.
+
+        Raise as `byte_len` does.
+        """
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """Make one transaction over both."""
+        """Give one transaction over both, for `within`. It is undone if the block raises.
+
+        A forced one is on the disk when it ends, if there is a disk.
+        """
 
 
 def check_storage_id(id: str) -> str:
-    """Return an id that is safe as a file name. Raise `InvalidName` for any other."""
+    """Return an id that is safe as a file name. Raise `InvalidName` for any other.
+
+    It has 1 to 128 characters of printable ASCII without slashes, and is not `.` or `..`.
+    """
     if not 1 <= len(id) <= ID_CHARS_MAX:
         why = f"an id has 1 to {ID_CHARS_MAX} characters"
     elif not all(" " <= char <= "~" for char in id):
@@ -396,7 +432,7 @@ def check_storage_id(id: str) -> str:
 
 
 def is_digest(id: str) -> bool:
-    """Return True if an id is a digest. Other well-formed ids are never found.
+    """Return True if an id is a digest, 64 lowercase hex digits. Other safe ids are never found.
 
     Raise `InvalidName` for an id that is not safe as a file name.
     """
@@ -406,7 +442,8 @@ def is_digest(id: str) -> bool:
 def in_chunks(source: Source) -> Iterator[bytes | memoryview]:
     """Yield a source in pieces of at most `CHUNK_BYTES`, whatever its own pieces are.
 
-    Raise `AttachmentSourceFailed` if the source cannot be read.
+    Nothing is yielded for an empty one. An `OSError` of the source is raised as
+    `AttachmentSourceFailed`, any other of its exceptions as it is.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         yield from _pieces(source)

@@ -55,7 +55,7 @@ _encode_ref = msgspec.json.Encoder().encode
 
 
 def has_tables(db: sqlite3.Connection, *, create: bool) -> bool:
-    """Return True if the tables are there. With `create`, they are made if they are not.
+    """Return True if the tables are there. With `create`, they are made if they are not: True too.
 
     Raise `AttachmentError` if another version wrote them.
     """
@@ -86,10 +86,6 @@ class SqliteManifest:
         return None if found is None else _as_blob(found)
 
     def upsert(self, intent: Intent, ref: AttachmentRef) -> None:
-        """Insert the row of an intent.
-
-        A row that is there keeps its time, and gets this owner too.
-        """
         key = (intent.session_id, intent.attachment_id)
         encoded = _encode_ref(ref)
         inserted = self._db.execute(
@@ -111,14 +107,12 @@ class SqliteManifest:
             )
 
     def revoke(self, id: str) -> None:
-        """Take a condemned blob away from its sweep."""
         self._db.execute(
             "UPDATE attachment_blob SET state = ?, sweep = NULL WHERE id = ? AND state = ?",
             (FREE, id, CONDEMNED),
         )
 
     def keep_inline(self, id: str, data: bytes, *, now: int) -> None:
-        """Store a small blob. It replaces a damaged one, and a file that is going."""
         self._keep_inline_all([(id, len(data), now, FREE, data)])
 
     def _keep_inline_all(self, values: Sequence[tuple[str, int, int, int, bytes]]) -> None:
@@ -131,17 +125,12 @@ class SqliteManifest:
         )
 
     def keep_file(self, id: str, byte_len: int, *, now: int) -> None:
-        """Note that the file of a blob is there, whole and forced."""
         self._db.execute(
             "REPLACE INTO attachment_blob VALUES (?, ?, ?, ?, NULL, NULL)",
             (id, byte_len, now, FREE),
         )
 
     def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-        """Commit a holder's rows that are not committed. Return the ids that it holds and has.
-
-        Rows are committed whether or not their bytes are there; the caller decides what that means.
-        """
         there = []
         for start in range(0, len(ids), _TOGETHER):
             some = ids[start : start + _TOGETHER]
@@ -173,7 +162,6 @@ class SqliteManifest:
         *,
         now: int,
     ) -> None:
-        """Insert intents, small blobs and commits at once, so that none is without the others."""
         self._keep_inline_all([(ref.id, len(data), now, FREE, data) for ref, data in blobs])
         self._db.executemany(
             """INSERT INTO attachment_reference VALUES (?, ?, NULL, ?, ?, ?) ON CONFLICT DO UPDATE
@@ -190,7 +178,6 @@ class SqliteManifest:
         )
 
     def forget(self, session_id: str, id: str | None) -> None:
-        """Delete one row of a holder, or with `id` None all of them."""
         where, key = "session_id = ?", [session_id]
         if id is not None:
             where, key = f"{where} AND attachment_id = ?", [session_id, id]
@@ -200,7 +187,6 @@ class SqliteManifest:
     def references(
         self, *, session_id: str | None = None, id: str | None = None
     ) -> Iterator[Reference]:
-        """Yield rows in the order they came: of a holder, of a blob, of both, or all."""
         wanted = {"session_id": session_id, "attachment_id": id}
         chosen = {column: value for column, value in wanted.items() if value is not None}
         where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
@@ -218,7 +204,6 @@ class SqliteManifest:
         return [_as_reference(row) for row in rows]
 
     def holders(self, intent: Intent) -> list[str]:
-        """Return the owners whose life keeps an intent alive. Without any, only its age does."""
         further = self._db.execute(
             "SELECT owner FROM attachment_holder WHERE session_id = ? AND attachment_id = ?",
             (intent.session_id, intent.attachment_id),
@@ -227,16 +212,11 @@ class SqliteManifest:
         return first + [owner for (owner,) in further]
 
     def mark(self, id: str, *, state: int, sweep: str | None) -> None:
-        """Put a blob into a state, under the id of a sweep."""
         self._db.execute(
             "UPDATE attachment_blob SET state = ?, sweep = ? WHERE id = ?", (state, sweep, id)
         )
 
     def data(self, id: str) -> bytes | None:
-        """Return the bytes of a small blob.
-
-        None if the blob is not there, or its bytes are in a file.
-        """
         found = self._db.execute(_DATA, (id,)).fetchone()
         return found[0] if found and isinstance(found[0], bytes) else None
 
@@ -244,11 +224,9 @@ class SqliteManifest:
         self._db.execute("DELETE FROM attachment_blob WHERE id = ?", (id,))
 
     def blobs(self) -> Iterator[Blob]:
-        """Yield every blob, in the order of their ids."""
         return map(_as_blob, self._db.execute(f"{_BLOB} ORDER BY id"))
 
     def named_owners(self) -> set[str]:
-        """Return every owner whose life or death still matters to a row."""
         rows = self._db.execute(
             """SELECT owner FROM attachment_reference
             WHERE committed_at IS NULL AND owner IS NOT NULL

@@ -39,12 +39,17 @@ _SESSION_CHARS_MAX = 128
 
 
 def snapshots_holder(session_id: str) -> str:
-    """Return the id of the holder that keeps a session's snapshots."""
+    """Return the id of the holder that keeps a session's snapshots: SESSION/snapshots."""
     return f"{session_id}/snapshots"
 
 
 class SessionAttachments:
-    """The attachments of one holder. Those of others are not found, even if they exist."""
+    """The attachments of one holder. Those of others are not found, even if they exist.
+
+    A row is enough to be found, also a mere intent. A method with an id raises `AttachmentNotFound`
+    without one, and `InvalidName` for an id that is not safe as a file name. Making one with a
+    `session_id` of 0 or more than 128 characters, or unprintable ones, raises `InvalidName`.
+    """
 
     def __init__(self, attachments: Attachments, *, session_id: str) -> None:
         if not 1 <= len(session_id) <= _SESSION_CHARS_MAX or not session_id.isprintable():
@@ -75,7 +80,9 @@ class SessionAttachments:
     ) -> AttachmentRef:
         """Keep bytes while this process lives, or until they are committed or deleted.
 
-        Raise `ManifestRecordFailed` if the intent cannot be written; then no bytes are kept.
+        Raise `ManifestRecordFailed` if the intent cannot be written, and `ReclamationInFlight` if
+        these bytes are being deleted; then no bytes are kept. Raise also what `Store.stage` raises,
+        and `AttachmentIoFailed` if large bytes cannot be kept: their intent stays.
         """
         declared = Declared(media_type=media_type, label=label, width=width, height=height)
         staged = self._attachments.stage(source, declared)
@@ -91,13 +98,15 @@ class SessionAttachments:
         return staged.ref
 
     def batch(self) -> Batch:
-        """Return a batch of puts that are kept and committed in one transaction."""
+        """Return an empty batch, for puts that are kept and committed in one transaction."""
         return Batch(self._attachments, self)
 
     def intend(self, refs: Sequence[AttachmentRef]) -> None:
         """Record intents for attachments that are kept already for another holder.
 
-        They are held once they are committed.
+        The intents keep them as `put` does. If one cannot be recorded, none is. Raise
+        `AttachmentNotFound` if there are no such bytes, `ManifestRecordFailed` if this process
+        cannot be an owner, and `ReclamationInFlight` if a sweep is deleting them.
         """
         with self._attachments.writing(forced=False) as db:
             for ref in refs:
@@ -115,9 +124,9 @@ class SessionAttachments:
     ) -> None:
         """Hold attachments for as long as the holder exists.
 
-        Raise `AttachmentNotFound` and commit none if one is not held, or has no bytes: then the
-        transaction that this is a part of must not happen either. `forced` applies only to a
-        transaction of its own.
+        Raise `AttachmentNotFound` if one is not held, or has no bytes. Then a transaction of its
+        own is undone; inside `within` the others are committed, so the caller must undo that one.
+        `forced` applies only to a transaction of its own.
         """
         if within is None:
             with self._attachments.writing(forced=forced) as db:
@@ -128,12 +137,13 @@ class SessionAttachments:
     def chunks(self, id: str) -> Chunks:
         """Read an attachment piece by piece; a context manager, and an iterator.
 
-        Raise `AttachmentNotFound` if it is not held.
+        Raise `AttachmentNotFound` if it is not held or its bytes are gone, and `AttachmentCorrupt`
+        if they are damaged: at once for a small one, before the last piece for a large one.
         """
         return self._attachments.chunks(self.reference(id).ref.id)
 
     def read(self, id: str) -> bytes:
-        """Return all of an attachment, checked before any of it is returned."""
+        """Return all of an attachment, checked before it is returned. Raise as `chunks` does."""
         with self.chunks(id) as chunks:
             return b"".join(chunks)
 
@@ -141,22 +151,29 @@ class SessionAttachments:
         """Give a large attachment as a file, to be mapped and never written; None for a small one.
 
         The file is there while inside. What is read from it is not checked: `chunks` does that.
+        Raise `AttachmentNotFound` if it is not held or its bytes are gone.
         """
         return self._attachments.local(self.reference(id).ref.id)
 
     def reference(self, id: str) -> Reference:
-        """Return the row of an attachment that is held. Raise `AttachmentNotFound` if it is not."""
+        """Return the row of an attachment of this holder, an intent or committed.
+
+        Raise `AttachmentNotFound` if there is none.
+        """
         found = self._attachments.references(self.session_id, check_storage_id(id))
         if not found:
             raise AttachmentNotFound(id=id)
         return found[0]
 
     def references(self, *, within: Transaction = None) -> Sequence[Reference]:
-        """Return the rows of this holder, with mere intents, in the order they came."""
+        """Return the rows of this holder, mere intents included, in the order they came."""
         return self._attachments.references(self.session_id, within=within)
 
     def delete(self, id: str, *, within: Transaction = None) -> None:
-        """Release an attachment. Its bytes stay for other holders, and until a sweep finds none."""
+        """Release an attachment. Its bytes stay for other holders, and until a sweep finds none.
+
+        It is harmless if it is not held.
+        """
         self._attachments.forget(self.session_id, check_storage_id(id), within=within)
 
     def delete_all(self, *, within: Transaction = None) -> None:
@@ -172,7 +189,10 @@ class SessionAttachments:
             raise ManifestRecordFailed.of_intent(ref.id, error) from error
 
     def _put(self, staged: Staged, within: Transaction, *, owner: str | None) -> None:
-        """Record the intent, then keep the bytes. If there can be no intent, there are no bytes."""
+        """Record the intent, then keep the bytes. If there can be no intent, there are no bytes.
+
+        Any error of the intent is raised as `ManifestRecordFailed`, but for `ReclamationInFlight`.
+        """
         intent = Intent(
             session_id=self.session_id,
             attachment_id=staged.ref.id,
@@ -213,7 +233,10 @@ class Batch:
         media_type: str | None = None,
         label: str | None = None,
     ) -> AttachmentRef:
-        """Stage bytes and return their reference. They are held once the batch is committed."""
+        """Stage bytes and return their reference. They are held once the batch is committed.
+
+        Large ones are kept at once, under an intent. Raise as `SessionAttachments.put` does.
+        """
         declared = Declared(media_type=media_type, label=label)
         staged = self._attachments.stage(source, declared)
         ref = staged.ref
@@ -230,8 +253,8 @@ class Batch:
     def commit(self, within: Transaction = None) -> None:
         """Keep and commit all of it, in the given transaction or in a forced one of its own.
 
-        If that transaction fails, this can be called again in another. Raise `AttachmentNotFound`
-        if the bytes of a large attachment are gone.
+        If that transaction fails, this can be called again in another: nothing is dropped from the
+        batch. Raise `AttachmentNotFound` if the intent or the bytes of a large attachment are gone.
         """
         if within is None:
             with self._attachments.writing(forced=True) as db:

@@ -26,17 +26,28 @@ class Database(Protocol):
     """The part of a ledger's file that attachments need."""
 
     @property
-    def path(self) -> Path: ...
+    def path(self) -> Path:
+        """The path of the file. Large attachments are in a directory beside it."""
 
-    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Give a connection that reads one committed state."""
 
-    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Give the connection of one transaction, which is undone if the block raises.
 
-    def sweep(self) -> None: ...
+        A forced one is on the disk when it ends. They do not nest in one thread.
+        """
+
+    def sweep(self) -> None:
+        """Remove deleted bytes from the log too, unless a reader still needs it."""
 
 
 class SqliteAttachments(StoredAttachments):
-    """Keeps attachments across processes. `close` gives up the ownership of open intents."""
+    """Keeps attachments across processes. `close` gives up the ownership of open intents.
+
+    The tables are made with the first transaction that writes. Every method that opens the ledger's
+    file can raise that ledger's errors, and `AttachmentError` for tables of another version.
+    """
 
     def __init__(
         self,
@@ -66,7 +77,7 @@ class SqliteAttachments(StoredAttachments):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
-        """Read the tables in one state; None if there are none yet."""
+        """Give a connection that reads the tables in one state; None if there are none yet."""
         with self._database.reading() as db:
             self._made = self._made or rows.has_tables(db, create=False)
             yield db if self._made else None
@@ -106,7 +117,7 @@ class SqliteAttachments(StoredAttachments):
         return self.files.staged()
 
     def _begin(self) -> None:
-        """Make the tables, in a transaction of their own."""
+        """Make the tables in a transaction of their own, unless this object has seen them."""
         if not self._made:
             with self._database.writing(forced=False) as db:
                 rows.has_tables(db, create=True)

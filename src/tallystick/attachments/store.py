@@ -46,7 +46,11 @@ _PAUSE_SECONDS = 0.005
 
 
 class StoredAttachments:
-    """The part that all backends share. A backend provides rows, and stages what is large."""
+    """The part that all backends share. A backend provides rows, and stages what is large.
+
+    A method that reads or writes rows raises the errors of the backend, and `AttachmentCorrupt` for
+    a damaged row. A method with an id raises `InvalidName` for one that is not safe as a file name.
+    """
 
     def __init__(
         self, *, blobs: Blobs, owners: Owners, clock: Callable[[], int], wait_seconds: float
@@ -60,20 +64,29 @@ class StoredAttachments:
 
     @property
     def blobs(self) -> Blobs:
+        """The store of large bytes."""
         return self._blobs
 
     def clock(self) -> int:
         return self._clock()
 
     def owner(self) -> str:
-        """Return the owner of this process's intents. The first call makes one."""
+        """Return the owner of this process's intents.
+
+        The first call makes one, and so does the first after `close`. Raise the error of
+        `Owners.hold` if it cannot be made.
+        """
         with self._guard:
             if self._owner is None:
                 self._owner = self.owners.hold()
             return self._owner.id
 
     def close(self) -> None:
-        """Give up ownership. Intents that were not committed are from now on a dead owner's."""
+        """Give up ownership. Intents that were not committed are from now on a dead owner's.
+
+        The proof of that death is removed if nothing names the owner; it stays if that cannot be
+        read. No error is raised. Closing twice is harmless.
+        """
         with self._guard:
             owner, self._owner = self._owner, None
         if owner is not None:
@@ -86,25 +99,35 @@ class StoredAttachments:
     # -- implemented by a backend --------------------------------------------------------------
 
     def looking(self) -> contextlib.AbstractContextManager[ManifestRows | None]:
-        """Read the rows in one state; None if there are none yet."""
+        """Give the rows, to be read in one state; None if there are none yet."""
         raise NotImplementedError
 
     def changing(self, *, forced: bool) -> contextlib.AbstractContextManager[ManifestRows]:
-        """Change rows in a transaction of its own."""
+        """Give the rows, to be changed in a transaction of its own, undone if the block raises.
+
+        A forced one is on the disk when it ends, if there is a disk.
+        """
         raise NotImplementedError
 
     def changing_within(
         self, within: Transaction
     ) -> contextlib.AbstractContextManager[ManifestRows]:
-        """Change rows in the given transaction, or with None in one of its own."""
+        """Give the rows, to be changed in the given transaction.
+
+        With None, it is one of its own that is not forced.
+        """
         raise NotImplementedError
 
     def staged_files(self) -> Iterable[tuple[str, Path]]:
-        """Yield the files in staging, each with its owner."""
+        """Yield the files in staging, each after the id of its owner; nothing without staging."""
         raise NotImplementedError
 
     def _begin(self) -> None:
-        """Prepare the backend before anything is staged."""
+        """Make the backend ready to be written.
+
+        It is called before every staging, and by SQLite before every transaction that writes. So it
+        has to be cheap, and harmless when repeated.
+        """
         raise NotImplementedError
 
     def _stage_large(
@@ -112,8 +135,8 @@ class StoredAttachments:
     ) -> tuple[Path | bytes, str, int]:
         """Store large bytes under no name. Return them, their digest and their length.
 
-        With `in_memory`, the caller has all of them in memory anyway, so that keeping pieces is
-        free.
+        It is called once for each source above 64 KiB. With `in_memory`, the caller has all of the
+        bytes in memory anyway, so that keeping pieces is free.
         """
         raise NotImplementedError
 
@@ -122,8 +145,9 @@ class StoredAttachments:
     def stage(self, source: Source, declared: Declared = NOTHING_DECLARED) -> Staged:
         """Take in bytes, with bounded memory, and detect their media type and size.
 
-        Up to 64 KiB stay in memory. Raise `AttachmentSourceFailed` if the source cannot be read,
-        and `InvalidName` or `InvalidLimit` for a declaration that is not valid.
+        Up to 64 KiB stay in memory (`data`); more is a `blob`. Raise `AttachmentSourceFailed` if
+        the source cannot be read, and `InvalidName` or `InvalidLimit` for a declaration that is not
+        valid: then nothing is left behind.
         """
         self._begin()
         if isinstance(source, bytes) and len(source) <= INLINE_BYTES_MAX:
@@ -146,9 +170,10 @@ class StoredAttachments:
         return Staged(ref=ref, blob=blob)
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
-        """Make staged bytes findable by their id, and release them.
+        """Make staged bytes findable by their id, and release them. Discarded ones are passed over.
 
-        Raise `ReclamationInFlight` if a sweep is deleting the same large bytes.
+        Raise `ReclamationInFlight` if a sweep is deleting the same large bytes: then they have no
+        row, and are not released.
         """
         id, now = staged.ref.id, self.clock()
         if staged.data is not None:
@@ -169,7 +194,10 @@ class StoredAttachments:
     def keep_committed(
         self, session_id: str, staged: Sequence[Staged], *, within: Transaction = None
     ) -> None:
-        """Write intent, bytes and commit of staged bytes that are in memory, all at once."""
+        """Write intent, bytes and commit of staged bytes that are in memory, all at once.
+
+        Those without `data` are passed over: large ones, and those that were discarded.
+        """
         blobs = [(each.ref, each.data) for each in staged if each.data is not None]
         with self.changing_within(within) as rows:
             rows.insert_committed(session_id, blobs, now=self.clock())
@@ -177,8 +205,9 @@ class StoredAttachments:
     def chunks(self, id: str) -> Chunks:
         """Read an attachment. Raise `AttachmentNotFound`, or `AttachmentCorrupt` for damaged bytes.
 
-        Raise `AttachmentMetaMissing` if there are bytes without a row. Damage of a large attachment
-        is raised before its last piece.
+        Raise `AttachmentMetaMissing` if there are large bytes without a row. A small attachment is
+        checked at once, a large one before its last piece. One that a sweep is deleting is not
+        found.
         """
         blob, data = self._find(id)
         if blob.filed:
@@ -201,10 +230,12 @@ class StoredAttachments:
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
     ) -> None:
-        """Insert a row unless it is there, and withdraw a sweep's decision to delete those bytes.
+        """Insert a row, and withdraw a sweep's decision to delete those bytes.
 
-        If a sweep is deleting them, this waits for it, 10 seconds by default. Raise
-        `ReclamationInFlight` after that, or at once inside the transaction `within`.
+        A row that is there keeps its time and gets the new `ref`; until it is committed, it gets
+        this owner too. If a sweep is deleting large bytes, this asks every 5 ms until it is done or
+        dead, 10 seconds by default. Raise `ReclamationInFlight` after that, or at once inside the
+        transaction `within`.
         """
         give_up = time.monotonic() + self._wait_seconds
         while True:
@@ -247,6 +278,11 @@ class StoredAttachments:
     # -- inside --------------------------------------------------------------------------------
 
     def _find(self, id: str, *, data: bool = True) -> tuple[Blob, bytes | None]:
+        """Return the row of an attachment, and its bytes if they are small and `data` is True.
+
+        Raise `AttachmentNotFound` if there is none, or a sweep is deleting it. Raise
+        `AttachmentMetaMissing` if there is a large blob without a row.
+        """
         if not is_digest(id):
             raise AttachmentNotFound(id=id)
         with self.looking() as rows:
@@ -258,7 +294,11 @@ class StoredAttachments:
         raise AttachmentNotFound(id=id)
 
     def _may_be_recorded(self, rows: ManifestRows, id: str, ref: AttachmentRef) -> bool:
-        """Return True if an intent may be recorded now, because no sweep is deleting its bytes."""
+        """Return True if an intent may be recorded: no living sweep is deleting its large bytes.
+
+        A sweep's decision to delete them is withdrawn, and the row that a dead sweep was deleting
+        is removed: those bytes count as gone.
+        """
         rows.revoke(id)
         if ref.byte_len <= INLINE_BYTES_MAX:
             return True  # its row replaces a blob that is being deleted
@@ -279,7 +319,7 @@ class StoredAttachments:
 def _note_head(
     head: bytes, rest: Iterator[bytes | memoryview], seen: bytearray
 ) -> Iterator[bytes | memoryview]:
-    """Yield all pieces, and add their first bytes to `seen`."""
+    """Yield all pieces, and add those of `rest` to `seen` until it has `HEAD_BYTES`."""
     yield head
     for piece in rest:
         if len(seen) < HEAD_BYTES:
@@ -312,7 +352,11 @@ class WholeChunks:
 
 
 class BlobChunks:
-    """Reads a blob, and returns its last piece only if the digest of the whole is right."""
+    """Reads a blob, and returns its last piece only if the digest of the whole is right.
+
+    Else it raises `AttachmentCorrupt`: at once if the length is wrong, or in the place of the piece
+    that is missing or last. The reader is then closed.
+    """
 
     def __init__(self, reader: BlobReader, *, id: str, byte_len: int) -> None:
         self._reader = reader
@@ -347,5 +391,6 @@ class BlobChunks:
         self.close()
 
     def close(self) -> None:
+        """Close the reader. No further piece comes, and no error of the rest."""
         self._left = 0
         self._reader.close()

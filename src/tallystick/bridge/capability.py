@@ -38,10 +38,9 @@ class BridgeCapability(CapabilityBase):
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Return the bridge of a run, or None.
+        """Return the bridge of a run.
 
-        A replay has none, and neither has a run whose programs cannot reach sockets of this
-        process.
+        Return None for a replay, and for a run whose programs cannot reach sockets of this process.
         """
         if services.sockets is None or services.door is None:
             return None

@@ -65,16 +65,19 @@ class BridgeDoor:
         self._indexes = itertools.count()
 
     def remaining(self) -> BridgeLeft:
-        """Return the tokens and the time that the run has left."""
+        """Return the tokens and the time that the run has left.
+
+        The tokens are None without a limit; the time, that of the program, is at least 0.
+        """
         seconds = max(0.0, self._scope.times.ends_at - self._clock())
         return BridgeLeft(tokens=self._run_scopes.remaining().tokens, time_ms=int(seconds * 1000))
 
     async def ask(self, query: BridgeQuery) -> BridgeAnswer:
         """Ask one question and return the answer.
 
-        Raise `BridgeRefused` if it is refused or fails. A cancel, or another error, is recorded as
-        the end of the call and raised again. An error of the record is kept in the scope as
-        `failed`, and raised.
+        Raise `BridgeRefused` if it is refused or fails: a refusal before the call is not recorded,
+        any other is. A cancel, or another error, is recorded as the end of the call and raised
+        again. An error of the record is kept in the scope as `failed`, and raised.
         """
         cap = self._reply_tokens(query)
         self._check_temperature(query.temperature)
@@ -134,9 +137,9 @@ class BridgeDoor:
         await writing.wait()
 
     def _reply_tokens(self, query: BridgeQuery) -> int:
-        """Return how many tokens the reply may have.
+        """Return how many tokens a reply may have: the least of wish, token's cap and run's limit.
 
-        A wish for more than the run allows is refused, not lowered.
+        Raise `BridgeRefused` for a wish for more than the run allows.
         """
         most = self._scope.limits.reply_tokens
         if query.max_tokens is not None and query.max_tokens > most:
@@ -145,7 +148,7 @@ class BridgeDoor:
         return min(each for each in (query.max_tokens, query.cap, most) if each is not None)
 
     def _check_temperature(self, temperature: float | None) -> None:
-        """Refuse a temperature that the run does not ask with."""
+        """Raise `BridgeRefused` for a temperature that the run does not ask with. None passes."""
         if temperature is not None and temperature != self._temperature:
             own = "the model's own" if self._temperature is None else f"{self._temperature}"
             said = f"temperature: this run asks with {own}, and not with {temperature}"
@@ -194,7 +197,10 @@ class _Settlements:
         self.refusal: QueryRefused | None = None
 
     def add(self, event: QueryOutcome) -> None:
-        """Add one attempt."""
+        """Add one attempt: its tokens, its reply or its refusal.
+
+        `figures` are "reserved" if one attempt was settled so, or else those of the first.
+        """
         if isinstance(event, QueryRefused):
             self.refusal = event
             return

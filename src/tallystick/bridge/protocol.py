@@ -124,7 +124,10 @@ class BridgeRefused(TallystickError):
 
 
 def refusal_of(error: BaseException) -> BridgeRefused:
-    """Return any error as a refusal. Of an error that is not ours, only the class is shown."""
+    """Return any error as a refusal; one that is a refusal already is returned as it is.
+
+    Of an error that is not ours, only the class is shown.
+    """
     if isinstance(error, BridgeRefused):
         return error
     entry = entry_of(error)
@@ -197,14 +200,17 @@ def _is_expecting(given: Sequence[bytes]) -> bool:
 
 
 def read_query(body: bytes) -> BridgeQuery:
-    """Read the body of a `/query`. Raise `BridgeRefused` if it is not valid."""
+    """Read the body of a `/query`.
+
+    Raise `BridgeRefused` if it is not JSON, has an unknown field or a value out of range.
+    """
     return _check_query(_decode(body, _query), "")
 
 
 def read_batch(body: bytes, *, most: int) -> list[BridgeQuery]:
     """Read the body of a `/query_batched`.
 
-    Raise `BridgeRefused` if it is not valid, or has more than `most` queries.
+    Raise `BridgeRefused` as `read_query` does, or if it has more than `most` queries.
     """
     queries = _decode(body, _batch).queries
     if len(queries) > most:
@@ -249,7 +255,7 @@ def _check_query(query: _Query, where: str) -> BridgeQuery:
 def reply_bytes(
     status: int, body: Mapping[str, object], *, keep_alive: bool, retry_after_ms: int | None = None
 ) -> bytes:
-    """Return a whole reply. `retry_after_ms` is rounded up to seconds, as HTTP has it."""
+    """Return a whole reply. `retry_after_ms` is rounded up to seconds, at least 1, for HTTP."""
     raw = msgspec.json.encode(body)
     head = [
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Status')}",
@@ -301,7 +307,10 @@ def batch_body(
 
 
 def error_body(error: BridgeRefused) -> dict[str, object]:
-    """Return the body of the reply to a request that was refused or failed."""
+    """Return the body of the reply to a request that was refused or failed.
+
+    Its message has at most 2,000 characters. What is left is in it only if the error knows it.
+    """
     body: dict[str, object] = {"error": _error(error)}
     if error.left is not None:
         body |= _left_fields(error.left)

@@ -160,10 +160,11 @@ class TokenQueries:
     ) -> tuple[list[tuple[Outcome, int]], BridgeLeft]:
         """Ask all queries; return the outcomes in order with their milliseconds, and what is left.
 
-        A query without an answer at `ends_at` is cancelled. What is left is what the last query to
-        end had left: those before it still counted its reservation. Tasks are added to `tasks` as
-        they begin, so that the caller can pass them to `exit` if this raises. Raise `BridgeRefused`
-        if the pace does not allow the queries.
+        A query that fails has its refusal as outcome. One without an answer at `ends_at` is
+        cancelled. What is left is what the last query to end had left: those before it still
+        counted its reservation. Tasks are added to `tasks` as they begin, so that the caller can
+        pass them to `exit` if this raises. Raise `BridgeRefused`, before any task begins, if the
+        pace does not allow the queries.
         """
         self.pace.take(len(queries))
         loop = asyncio.get_running_loop()
@@ -264,7 +265,10 @@ class _Exchange:
 
 
 class Bridge:
-    """Serves model queries of programs over sockets. Use it as an async context manager."""
+    """Serves model queries of programs over sockets. Use it as an async context manager.
+
+    All its methods are called on the event loop that it serves on.
+    """
 
     def __init__(
         self,
@@ -299,7 +303,9 @@ class Bridge:
     ) -> IssuedToken:
         """Make a token that asks by `ask`; with None, its holder gets `LlmNotConfigured`.
 
-        Raise `UsageError` or `InvalidLimit` if its scope is not valid.
+        `ask` is called once for each query, several of them at a time. Raise `UsageError` if the
+        scope has no session, or if `parent` is of another session or not valid any more. Raise
+        `InvalidLimit` for a limit of the scope, or `ttl_ms`, that is below its minimum.
         """
         issued = self._tokens.issue(scope, ttl_ms=ttl_ms, parent=parent)
         self._asking[issued.grant] = TokenQueries(
@@ -320,7 +326,7 @@ class Bridge:
     def revoke_all(
         self, *, session: str, run: str | None = None, program: int | None = None
     ) -> None:
-        """End the tokens of a session, or of a run or a program of it."""
+        """End the tokens of a session, or of a run or a program of it, as `revoke` does."""
         for each in self._tokens.matching(session=session, run=run, program=program):
             self.revoke(each)
 
@@ -330,7 +336,8 @@ class Bridge:
         """Listen on a socket of mode 0600 in a private directory, which is made if missing.
 
         With a session, only its tokens are accepted. `uid` makes another user the owner of both.
-        Raise `UsageError` if the bridge is closed or the socket cannot be made.
+        Raise `UsageError` if the bridge is closed, the directory is not private, or the socket
+        cannot be made.
         """
         self._check_open()
         return self._listen(unix_listener(path, session=session, uid=uid))
@@ -346,9 +353,8 @@ class Bridge:
     def listen_on(self, sock: socket.socket, *, session: str | None) -> Listener:
         """Listen on a socket that listens already, perhaps an inherited one.
 
-        The bridge owns it from then.
-
-        Raise `UsageError` if the bridge is closed.
+        The bridge owns it from then; the listener has no address. Raise `UsageError` if the bridge
+        is closed.
         """
         self._check_open()
         return self._listen(Listener(sock=sock, session=session))
@@ -365,7 +371,7 @@ class Bridge:
     def pair(self, *, session: str | None) -> socket.socket:
         """Return one end of a connection that is served, for one process to inherit.
 
-        Raise `UsageError` if the bridge is closed.
+        The caller closes that end. Raise `UsageError` if the bridge is closed.
         """
         self._check_open()
         ours, theirs = socket.socketpair()
@@ -458,7 +464,11 @@ class Bridge:
         session: str | None,
         idle_ms: int | None,
     ) -> bool:
-        """Serve one request. Return True if another one may come on the connection."""
+        """Serve one request. Return True if another one may come on the connection.
+
+        A refusal is a reply, too. Raise `OSError`, `EOFError` or `TimeoutError` if the client went
+        away, or sent nothing or read nothing for too long.
+        """
         async with asyncio.timeout(None if idle_ms is None else idle_ms / 1000):
             begun = await reader.read(1)
         if not begun:
@@ -530,11 +540,10 @@ class Bridge:
     # -- requests ------------------------------------------------------------------------------
 
     async def _answer(self, exchange: _Exchange, session: str | None) -> dict[str, object]:
-        """Return the body of the reply to a request.
+        """Return the body of the reply to a request. The request's own is read after its token.
 
-        Its body is not read before its token is known.
-
-        Raise `BridgeRefused` if the path, the method or the token is not valid.
+        Raise `BridgeRefused` if the path, the method, the token or the body is not valid. Raise it
+        too if the token has no place or no pace left, or if a single query failed.
         """
         head = exchange.head
         method = _ROUTES.get(head.path)

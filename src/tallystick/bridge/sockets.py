@@ -30,7 +30,10 @@ class BridgeFolder:
 
     @property
     def path(self) -> Path:
-        """The directory, made now if it does not exist yet."""
+        """The directory, made now with the client in it if it does not exist yet.
+
+        Others may pass through it, but not list it.
+        """
         if self._path is None:
             # A short prefix: the path of a socket has at most about a hundred bytes.
             self._path = Path(tempfile.mkdtemp(prefix="tally-"))
@@ -68,7 +71,10 @@ class Listener:
     task: Task[None] | None = None
 
     def close(self) -> None:
-        """Stop listening, and remove the socket if it is still the one that was made here."""
+        """Close the socket, and remove its file if it is still the one that was made here.
+
+        The task that accepts connections is left to the caller.
+        """
         self.sock.close()
         path, self.path = self.path, None
         if path is not None:
@@ -120,7 +126,10 @@ def tcp_listener(*, session: str | None, port: int) -> Listener:
 
 
 def _check_private(directory: Path, uid: int | None) -> None:
-    """Make a directory if it is missing; raise `UsageError` if others may use it."""
+    """Make a directory if it is missing; raise `UsageError` if others may use it.
+
+    Raise `OSError` if it cannot be made or looked at.
+    """
     make_private(directory)
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):

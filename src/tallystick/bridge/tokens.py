@@ -97,8 +97,9 @@ class TokenBook:
     ) -> IssuedToken:
         """Make a token. Under `parent` it may do no more than that, whatever is asked for.
 
-        Expired tokens are forgotten. Raise `UsageError` if the parent is not valid or of another
-        session, `InvalidLimit` for a limit that is not a whole number of at least its minimum.
+        Expired tokens are forgotten. Raise `UsageError` if the scope has no session, or if the
+        parent is not valid or of another session. Raise `InvalidLimit` for a limit that is not a
+        whole number of at least its minimum.
         """
         _check(scope, ttl_ms)
         now = self._clock()
@@ -140,7 +141,10 @@ class TokenBook:
     def matching(
         self, *, session: str, run: str | None = None, program: int | None = None
     ) -> list[Grant]:
-        """Return the grants of a session, or of a run or a program of it."""
+        """Return the grants of a session, or of a run or a program of it; expired ones may be too.
+
+        They stay until the next token is issued.
+        """
         return [
             each
             for each in self._grants.values()
@@ -154,7 +158,10 @@ class TokenBook:
 
 
 def _narrow(scope: TokenScope, above: TokenScope) -> TokenScope:
-    """Return a scope restricted to what the scope above it allows, one level deeper."""
+    """Return a scope restricted to what the scope above it allows, at least one level deeper.
+
+    Raise `UsageError` if the two are of different sessions.
+    """
     if scope.session != above.session:
         raise UsageError("a token under another must have the same session")
     models = scope.models

@@ -1,4 +1,4 @@
-"""A run that a command drives: how it is opened, watched, interrupted and shown."""
+"""Open, watch, interrupt and show a run, for the commands that drive one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
-from tallystick.cli.parts import echo_json
+from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
 from tallystick.client import Session
@@ -52,25 +52,31 @@ if TYPE_CHECKING:
     from tallystick.vocabulary.capability import VocabularyAsked
 
 
-# What a run came to, printed: the answer on stdout, the rest on stderr.
+# The result of a run: the answer goes to stdout, the rest to stderr.
 
 
+# Further lines of a long one begin where the text of the first begins.
+_TEXT_COLUMN = 9
 _QUOTE_CHARS_MAX = 100
-# Of the last reply, where a run has no answer.
-_SAID_LINES_MAX, _SAID_CHARS_MAX = 12, 200
+# How much is shown of the last reply of a run without an answer.
+_REPLY_LINES_MAX, _REPLY_CHARS_MAX = 12, 200
 _NAME_CHARS_MAX = 300
 
 
 def run_json(result: Run) -> str:
-    """What a run came to, as JSON. What it claims in vain is there, also if that is nothing."""
-    told: dict[str, object] = msgspec.to_builtins(result)
-    return msgspec.json.encode({**told, "unchecked": told.get("unchecked", [])}).decode()
+    """Encode the result of a run as JSON.
+
+    `unchecked`, the claims that could not be verified, is always present, even if empty.
+    """
+    fields: dict[str, object] = msgspec.to_builtins(result)
+    return msgspec.json.encode({**fields, "unchecked": fields.get("unchecked", [])}).decode()
 
 
 def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = False) -> None:
-    """Print the answer, where it stands, why the run stopped if it did, and what it cost.
+    """Print the answer on stdout; on stderr, its citations, the cost, and why the run stopped.
 
-    `bounded` says that some of the cost is what was reserved, and not what was reported.
+    With `quiet`, print only the answer; with `answer` false, everything else. With `bounded`, the
+    cost is an upper bound, since it contains reservations of calls without a reported cost.
     """
     if result.answer is not None and answer:
         click.echo(result.answer)
@@ -79,28 +85,31 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
     for number, citation in enumerate(result.citations, 1):
         quote = citation.quote[:_QUOTE_CHARS_MAX]
         name = plain(citation.name, chars_max=_NAME_CHARS_MAX)
-        click.echo(f"cited    [{number}] {name}:{citation.lines}  {quote!r}", err=True)
+        echo_error_line(f"cited    [{number}] {name}:{citation.lines}  {quote!r}")
     for each in result.unchecked:
         why = plain(each.why, chars_max=_NAME_CHARS_MAX)
-        click.echo(f"unchecked: {plain(each.claim, chars_max=_QUOTE_CHARS_MAX)} ({why})", err=True)
+        claim = plain(each.claim, chars_max=_QUOTE_CHARS_MAX)
+        echo_line(f"unchecked: {claim} ({why})", indent=_TEXT_COLUMN, err=True)
     if not result.answered:
         what = "a partial answer" if result.partial else "no answer"
-        click.echo(f"stopped  {result.stop}: {result.detail} ({what})", err=True)
-        for line in _said(result):
-            click.echo(line, err=True)
+        # Broken on terminals only, so that a log can be searched for the whole message.
+        line = f"stopped  {result.stop}: {result.detail} ({what})"
+        echo_line(line, indent=_TEXT_COLUMN, err=True)
+        for line in _reply_lines(result):
+            echo_line(line, indent=_TEXT_COLUMN, err=True)
     if result.session_lost:
-        click.echo(
-            "session  does not keep what this run left: another run, or a restore, came in between",
-            err=True,
+        echo_error_line(
+            "session  the variables of this run were not stored, since another run or a restore "
+            "changed the session in between"
         )
-    click.echo(_cost_line(result, bounded=bounded), err=True)
-    click.echo(f"ledger   run {result.run} in {result.ledger}", err=True)
-    if (how := _to_go_on(result)) is not None:
-        click.echo(f"to go on: {how}", err=True)
+    echo_error_line(_cost_line(result, bounded=bounded))
+    echo_error_line(f"ledger   run {result.run} in {result.ledger}")
+    for number, line in enumerate(_next_steps(result)):
+        echo_error_line(f"{'' if number else 'next':<9}{line}")
 
 
 def _cost_line(result: Run, *, bounded: bool) -> str:
-    """Write what a run cost, or at most did."""
+    """Write the tokens, dollars, turns and seconds of a run."""
     charge = result.charge
     used = charge.tokens_in + charge.tokens_out
     cost = shown_usd(charge.usd) if charge.usd is not None else "price unknown"
@@ -114,69 +123,95 @@ def _cost_line(result: Run, *, bounded: bool) -> str:
     )
 
 
-def _said(result: Run) -> list[str]:
+def _reply_lines(result: Run) -> list[str]:
     """Return the last reply of the model in lines for a terminal, unless it is the answer shown."""
     if result.said is None or result.said == result.answer:
         return []
     lines = result.said.splitlines()
-    shown = [plain(each, chars_max=_SAID_CHARS_MAX) for each in lines[:_SAID_LINES_MAX]]
-    left = len(lines) - len(shown)
+    kept = [plain(each, chars_max=_REPLY_CHARS_MAX) for each in lines[:_REPLY_LINES_MAX]]
+    left = len(lines) - len(kept)
     more = [f"({left:,} more lines: tally inspect {result.run})"] if left else []
-    return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*shown, *more])]
+    return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*kept, *more])]
 
 
-def _to_go_on(result: Run) -> str | None:
-    """What to type to go on with a run that has no answer. What was paid for is kept."""
+# The option that raises the limit which stopped a run. The detail begins with the dimension.
+_RAISING = {
+    "usd": "--max-usd DOLLARS",
+    "tokens": "--max-tokens N",
+    "turns": "--max-turns N",
+    "wall_ms": "--timeout SECONDS",
+}
+
+
+def _next_steps(result: Run) -> list[str]:
+    """Return what to type to continue a run that has no answer, each command on its own line."""
     resume = f"tally resume {result.run}"
     match result.stop:
         case "cancelled" | "model_error" | "sandbox_error":
-            return resume
+            return [resume]
         case "max_turns":
-            return f"{resume} --max-turns N, with a higher one"
+            return [f"{resume} --max-turns N"]
         case "deadline":
-            return f"{resume} --timeout SECONDS, with a higher one"
+            return [f"{resume} --timeout SECONDS"]
         case "budget" if is_unpriced(result.detail):
-            return f"{resume} once the price is declared, or with --allow-unpriced"
+            return [
+                "declare the price of the model in [prices] of the configuration, or:",
+                f"{resume} --allow-unpriced",
+            ]
         case "budget" if is_overrun(result.detail):
-            return resume
+            return [resume]
         case "budget" if is_of_total(result.detail):
-            return f"{resume} once the total pays for more: tally total"
+            return ["tally total USD --raise", resume]
         case "budget":
-            return f"{resume} with a higher cap: --max-usd, --max-tokens"
+            option = _RAISING.get(result.detail.partition(":")[0])
+            return [resume if option is None else f"{resume} {option}"]
         case "in_doubt":
-            return f"look whether it happened, then {resume} --in-doubt retry or abandon"
+            return [
+                "find out whether the call happened, then repeat it or never repeat it:",
+                f"{resume} --in-doubt retry",
+                f"{resume} --in-doubt abandon",
+            ]
         case _:
-            return None
+            return []
 
 
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
-    """Print what a run would begin with, and what it costs as far as that can be told."""
+    """Print the size of the first prompt of a run, its strategies, and what each may cost."""
     if as_json:
         echo_json(estimate)
         return
-    cap = "no cap" if estimate.usd_cap is None else f"cap {shown_usd(estimate.usd_cap)}"
+    cap = "no limit in dollars"
+    if estimate.usd_cap is not None:
+        cap = f"limit {shown_usd(estimate.usd_cap)}"
     usual, first = "price unknown", "price unknown"
     if estimate.usual_usd is not None and estimate.first_call_usd_max is not None:
         usual = f"about {shown_usd(estimate.usual_usd)} for four turns"
         first = f"at most {shown_usd(estimate.first_call_usd_max)} for the first"
-    click.echo(f"model     {estimate.model}")
-    click.echo(f"price     {estimate.why}")
-    click.echo(
+    echo_line(f"model     {estimate.model}")
+    echo_line(f"price     {estimate.why}")
+    echo_line(
         f"prompt    about {estimate.tokens_in_estimated:,} tokens (at most "
         f"{estimate.tokens_in_max:,}); a reply of at most {estimate.tokens_out_max:,}"
     )
-    click.echo(f"call      {first}")
-    click.echo(f"run       {usual}; {cap}, {estimate.tokens_cap:,} tokens")
+    echo_line(f"call      {first}")
+    echo_line(f"run       {usual}; {cap}, {estimate.tokens_cap:,} tokens")
     for each in estimate.strategies:
-        click.echo(f"{each.strategy:<10}{_taken(each)}")
-    click.echo(f"auto      {estimate.auto}: {estimate.auto_why}")
+        echo_line(f"{each.strategy:<10}{_strategy_text(each)}")
+    echo_line(f"auto      {estimate.auto}: {estimate.auto_why}")
     if estimate.price == "refuse":
-        click.echo("refused   the price is not known, and a cap in dollars is set")
+        echo_line(
+            "refused   the price is unknown, and --max-usd is set; declare the price in [prices], "
+            "or add --allow-unpriced"
+        )
     elif not estimate.fits:
-        click.echo("refused   the first call does not fit: raise the cap, or ask for less")
+        echo_line(
+            "refused   the first call does not fit: raise --max-usd or --max-tokens, or give less "
+            "data"
+        )
 
 
-def _taken(estimate: StrategyEstimate) -> str:
+def _strategy_text(estimate: StrategyEstimate) -> str:
+    """Write the calls, tokens and dollars of a strategy, or why it cannot be used."""
     if estimate.why_not:
         return f"does not fit: {estimate.why_not}"
     calls = f"{estimate.calls:,} call{'' if estimate.calls == 1 else 's'}"
@@ -184,10 +219,10 @@ def _taken(estimate: StrategyEstimate) -> str:
     return f"{calls:<12}about {f'{estimate.tokens:,} tokens':<20}{cost}"
 
 
-# Ctrl-C while a run goes: once stops it, written down; a second time leaves at once.
+# Ctrl-C during a run: the first stops the run and records that, the second ends the process.
 #
-# The second leaves as a crash would: nothing more is written, and a call that is under way then may
-# be in doubt. The ledger is made for that.
+# The second is like a crash: nothing more is recorded, and a call that is in progress may be in
+# doubt. The ledger is made for crashes, so the run can be resumed.
 
 
 _CURSOR_SHOWN = b"\x1b[?25h"
@@ -195,11 +230,12 @@ _CURSOR_SHOWN = b"\x1b[?25h"
 
 @contextmanager
 def interruptible(
-    progress: Progress, run: Callable[[], str | None], *, tells: bool
+    progress: Progress, run: Callable[[], str | None], *, prints: bool
 ) -> Iterator[None]:
-    """Inside, Ctrl-C stops what goes on, and once more leaves. `run` is what to go on with.
+    """Handle Ctrl-C inside: the first raises `KeyboardInterrupt`, the second ends the process.
 
-    Signals that somebody else handles, or ignores, stay theirs.
+    `run` returns the id of the run to resume, once it is known; with `prints`, the command for that
+    is printed. If the signal has another handler, or this is not the main thread, nothing changes.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
@@ -211,7 +247,7 @@ def interruptible(
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
         if pressed:
-            _leave(run(), tells=tells)
+            _leave(run(), prints=prints)
         pressed = True
         # While the interpreter shuts down it handles no signal, and a press would kill the process
         # with another exit code. This runs after all threads have ended: nothing is left to leave.
@@ -223,20 +259,24 @@ def interruptible(
     try:
         yield
     except KeyboardInterrupt:
-        # It did not stop in time, or nothing was live yet.
-        if tells and (named := run()) is not None:
-            click.echo(f"to go on: tally resume {named}", err=True)
+        # The run did not stop in time, or had not started.
+        if prints and (named := run()) is not None:
+            click.echo(f"next     tally resume {named}", err=True)
         raise
     finally:
         if not pressed:
             signal.signal(signal.SIGINT, before)
-        # Else the process is about to end, and a second press leaves at once until it has.
+        # After a press the process is about to end. Until it has, keep the handler, so that a
+        # second press ends it at once.
 
 
-def _leave(run: str | None, *, tells: bool) -> None:
-    """End the process. Nothing is waited for: whatever holds a lock may never let go of it."""
-    said = "" if run is None else f"left at once; to go on: tally resume {run}\n"
-    line = f"\n{said or 'interrupted'}".encode() if tells else b""
+def _leave(run: str | None, *, prints: bool) -> None:
+    """End the process with exit code 130, without waiting for any thread.
+
+    Nothing here takes a lock or flushes a stream: a thread that holds one may never release it.
+    """
+    said = "" if run is None else f"left at once; next: tally resume {run}\n"
+    line = f"\n{said or 'interrupted'}".encode() if prints else b""
     shown = _CURSOR_SHOWN if sys.stderr.isatty() else b""
     try:
         os.write(2, shown + line)
@@ -244,47 +284,48 @@ def _leave(run: str | None, *, tells: bool) -> None:
         os._exit(INTERRUPTED)
 
 
-# What the commands that drive a run share: how it is opened, watched, limited and shown.
+# Opening, watching and showing a run.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """How a run is shown while it goes, and when it has ended."""
+class Display:
+    """The choices of how a run is shown, and the functions that show it."""
 
     as_json: bool
     events: bool
     quiet: bool
     verbose: bool = False
-    # Of the run that is watched; the last is that of its end.
+    # The receipts of the watched run, the last of which is that of its end.
     receipts: list[Receipt] = dataclasses.field(default_factory=list, compare=False)
 
     @property
-    def tells(self) -> bool:
-        """Whether anything but the outcome is told."""
+    def shows_progress(self) -> bool:
+        """True if progress and other lines for people are shown."""
         return not (self.quiet or self.as_json or self.events)
 
     def progress(self, before: Sequence[Record] = (), inside: Before = ()) -> Progress:
-        """`before` is what is recorded of a run that is gone on with, `inside` of its children."""
+        """Return what shows the progress of a run.
+
+        `before` has the records of a run that is resumed or forked, `inside` those of its children:
+        both are counted and not shown.
+        """
         return progress_for(
-            quiet=not self.tells, before=before, inside=inside, verbose=self.verbose
+            quiet=not self.shows_progress, before=before, inside=inside, verbose=self.verbose
         )
 
-    def watch(self, progress: Progress) -> Watcher:
-        return Watcher(self, progress)
-
     @contextmanager
-    def going(self, progress: Progress, run: str | None = None) -> Iterator[Watcher]:
-        """Inside, a run may go on: it is watched, Ctrl-C stops it, and a second one leaves.
+    def watching(self, progress: Progress, run: str | None = None) -> Iterator[Watcher]:
+        """Watch a run, and let Ctrl-C stop it; a second Ctrl-C ends the process.
 
-        `run` is the one that is gone on with; else it is the first that is heard of.
+        `run` is the id of a run that is resumed. For a new one it is that of its first record.
         """
-        watcher = self.watch(progress)
+        watcher = Watcher(self, progress)
         watcher.run = run
-        with interruptible(progress, lambda: watcher.run, tells=self.tells):
+        with interruptible(progress, lambda: watcher.run, prints=self.shows_progress):
             yield watcher
 
     def end(self, result: Run) -> int:
-        """Show what it came to; the exit code says how it ended."""
+        """Print the result of a run, and return the exit code that says how it ended."""
         if self.as_json:
             click.echo(run_json(result))
         else:
@@ -295,15 +336,15 @@ class Shown:
 
 
 class Watcher:
-    """Sees every record of a tree of runs, and how many of it wait.
+    """Follow the records of a tree of runs, show its progress, and print its events.
 
-    Events are printed once they are committed: what was shown survives the process.
+    Events are printed once they are committed, so that what was printed survives the process.
 
-    `run` is the root, `loaded` the skills that programs loaded.
+    `run` is the id of the root, `loaded` the skills that programs loaded.
     """
 
-    def __init__(self, shown: Shown, progress: Progress) -> None:
-        self._shown = shown
+    def __init__(self, display: Display, progress: Progress) -> None:
+        self._display = display
         self._progress = progress
         self._failed: Exception | None = None
         self.run: str | None = None
@@ -314,18 +355,17 @@ class Watcher:
             raise self._failed
         self.run = self.run or run
         if isinstance(record, ReceiptIssued) and run == self.run:
-            self._shown.receipts.append(record.receipt)
+            self._display.receipts.append(record.receipt)
         skill = loaded_by(record)
         if skill is not None:
             self.loaded.append(skill)
-        if self._shown.tells and isinstance(record, RunStarted) and record.strategy_why:
-            # Which strategy was chosen, and why, before anything else.
-            click.echo(f"strategy {record.strategy}: {record.strategy_why}", err=True)
+        if self._display.shows_progress and isinstance(record, RunStarted) and record.strategy_why:
+            echo_error_line(f"strategy {record.strategy}: {record.strategy_why}")
         self._progress.watch(run, record)
 
     def committed(self, run: str, record: Record) -> None:
-        """Print an event. What cannot be printed ends the run at the next record."""
-        if not self._shown.events or self._failed is not None:
+        """Print an event. If that fails, the next record raises the error, which ends the run."""
+        if not self._display.events or self._failed is not None:
             return
         body = msgspec.Raw(encode_record(record))
         try:
@@ -338,7 +378,7 @@ class Watcher:
 
 
 @contextmanager
-def opened(
+def open_session(
     settings: Settings,
     ledger: Ledger,
     skills: Skills | None = None,
@@ -349,9 +389,9 @@ def opened(
     accept_without: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Session, Model, Pricing]]:
-    """A session with the model, the prices, the total and the memory of the settings.
+    """Open a session with the model, prices, total and memory of the settings; close it at the end.
 
-    `given` is the memory of a run that is gone on with, in place of the one that is set.
+    `given` is the memory of a run that is resumed, and replaces that of the settings.
     """
     model = open_model(
         settings.model,
@@ -379,11 +419,11 @@ def opened(
 
 @contextmanager
 def _memory_of(settings: Settings, given: MemoryGiven | None) -> Iterator[Memory | None]:
-    """The memory of a run, if it has one."""
+    """Open the memory of a run; yield None if it has none."""
     if given is None and settings.memory is None:
         yield None
         return
-    # Imported where there is one: it takes a while.
+    # Imported only for runs with a memory, since the import is slow.
     from tallystick.memory.memory import Memory
 
     if given is not None:

@@ -1,7 +1,7 @@
-"""The exit code of each error that can end a command.
+"""Map each error that can end a command to its exit code.
 
-Apart from the other exit codes, since it names errors of every package: it is imported once there
-is an error, and a command that ends well does not load them.
+The other exit codes are in `exit_codes`. This module imports the errors of every package, so it is
+loaded only after an error: a command that ends well does not pay for it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ _OF_MEMORY = (*_REFUSED_BY_MEMORY, IndexFailed, StorageFailed)
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code for an error that ended the command."""
+    """Return the exit code for an error that ended the command; 1 for an unknown error.
+
+    The order of the checks matters, since many errors derive from others.
+    """
     if isinstance(error, UsageError):
         return USAGE
     if isinstance(error, RunInDoubt):

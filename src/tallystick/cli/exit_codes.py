@@ -1,4 +1,7 @@
-"""Exit codes, in one place; those of errors are told by `tallystick.cli.errors`."""
+"""Define the exit codes, and map ended runs and programs to them.
+
+`tallystick.cli.errors` does the same for errors.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ _STOPS: dict[StopReason, int] = {
 
 
 def exit_code_of_stop(stop: StopReason) -> int:
-    """The exit code for a run that ended."""
+    """Return the exit code for a run that ended for this reason."""
     return _STOPS[stop]
 
 
 def exit_code_of_result(result: ExecutionResult) -> int:
-    """The exit code for a program that ended."""
+    """Return the exit code for a program that ended: 0, 1, 3 for a limit, 130 if cancelled."""
     if result.stop in _LIMITS:
         return BUDGET
     if result.stop == "cancelled":

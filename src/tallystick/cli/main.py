@@ -1,6 +1,6 @@
-"""The command `tally` and what its exit codes mean.
+"""Find, load and run the commands of `tally`, and turn errors into a line and an exit code.
 
-Commands are imported when they are called: `tally --help` should not load a sandbox.
+A command's module is imported only when the command is called: `tally --help` loads no sandbox.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import NoReturn
 
 import click
 
+from tallystick.cli.exit_codes import INTERRUPTED
 from tallystick.core.errors import Cancelled, TallystickError
 
-# By what a user wants to do, in the order of `tally --help`: a module, and a line of help.
+# The groups and commands in the order of `tally --help`; each command has its module below
+# `tallystick.cli.commands`, and its line of help. The line is here too, and not only in the
+# docstring of the command, so that `tally --help` imports none of the modules.
 _GROUPS = {
     "Run": {
         "run": ("run", "Answer a question with programs that a model writes."),
@@ -24,7 +27,7 @@ _GROUPS = {
         "approve": ("resume", "Let a program run that waits for your approval."),
         "deny": ("resume", "Refuse a program that waits for your approval."),
         "exec": ("execute", "Run a Python program in the sandbox."),
-        "demo": ("demo", "Answer a question over sample data, and prove it. No model."),
+        "demo": ("demo", "Try a run over sample data, without a model or a key."),
     },
     "Look": {
         "ls": ("ls", "List the runs of the ledger."),
@@ -36,30 +39,30 @@ _GROUPS = {
         "replay": ("resume", "Repeat a recorded run without a model, and compare."),
         "verify": ("audit", "Check every hash of the ledger."),
         "head": ("audit", "Print a run's entry count and last hash, to keep elsewhere."),
-        "prove": ("audit", "Prove that one entry stands in a run."),
+        "prove": ("audit", "Prove to somebody else that an entry is part of a run."),
     },
     "Remember": {
-        "remember": ("memory.notes", "Keep a note for later."),
-        "recall": ("memory.notes", "Find notes, with a receipt; check a receipt."),
-        "forget": ("memory.forget", "Forget notes, as softly or as hard as asked."),
-        "memory": ("memory.memory", "List, show, move, review and check what is remembered."),
+        "remember": ("memory.notes", "Store a note for later runs."),
+        "recall": ("memory.notes", "Search notes, with a receipt; check a receipt."),
+        "forget": ("memory.forget", "Hide, archive, redact or erase notes."),
+        "memory": ("memory.memory", "List, show, review, check, export and import notes."),
         "skills": ("skills.skills", "Find, read, check, trust and install skills."),
-        "session": ("sessions", "Make, list, show, extend and remove sessions."),
-        "snapshot": ("sessions", "Keep a session's variables under a name."),
+        "session": ("sessions", "Keep variables between runs: make and manage sessions."),
+        "snapshot": ("sessions", "Save and restore the variables of a session."),
     },
     "Store": {
-        "attach": ("attach", "Keep bytes by their digest; list, collect, verify them."),
-        "export": ("transfer", "Write one run into a single file."),
-        "import": ("transfer", "Import a run that was exported."),
+        "attach": ("attach", "Store, read, list, verify and clean up attachments."),
+        "export": ("transfer", "Write one run to a single file."),
+        "import": ("transfer", "Read a run from an exported file into the ledger."),
         "prune": ("prune", "Delete the content of old runs; keep hashes and receipts."),
-        "resolve": ("ls", "Settle calls that dead processes left in doubt."),
+        "resolve": ("ls", "Settle model calls that dead processes left open."),
         "rm": ("prune", "Delete a run from the ledger."),
-        "total": ("total", "Show or change the total in dollars for all runs on the ledger."),
+        "total": ("total", "Show or change the limit in dollars for all runs together."),
     },
     "Set up": {
         "config": ("config", "Print each setting and where it came from."),
-        "doctor": ("doctor", "Try what each sandbox can do here, and say so."),
-        "warm": ("doctor", "Compile the sandbox now, so that the next start is quick."),
+        "doctor": ("doctor", "Test what each sandbox can do on this machine."),
+        "warm": ("doctor", "Compile the sandbox now, so that the next run starts fast."),
     },
 }
 _NAME_CHARS_MAX = 40
@@ -67,7 +70,7 @@ _COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.
 
 
 class _Lazy(click.Group):
-    """Finds commands by name and imports only the one that is used."""
+    """A group that finds commands by name, and imports only the one that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -85,11 +88,11 @@ class _Lazy(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        # A word that looks like an option is the toolkit's to refuse.
+        # Click itself refuses unknown options, with a better message.
         if name not in _COMMANDS and not name.startswith("-"):
             near = difflib.get_close_matches(name, _COMMANDS, n=1)
             meant = f" Did you mean {near[0]}?" if near else ""
-            raise click.UsageError(f"There is no command {name[:_NAME_CHARS_MAX]!r}.{meant}", ctx)
+            raise click.UsageError(f"there is no command {name[:_NAME_CHARS_MAX]!r}.{meant}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -102,7 +105,11 @@ class _Lazy(click.Group):
 
 
 def _readable(command: click.Command) -> click.Command:
-    """Docstrings are raw, so the toolkit's mark for text that keeps its lines has to be made."""
+    r"""Replace the two characters `\b` in help texts by the mark that makes click keep lines.
+
+    The docstrings are raw, so that they read the same in the source; click expects the control
+    character. Changes `command` and its commands in place, and returns it.
+    """
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     for each in command.commands.values() if isinstance(command, click.Group) else ():
         _readable(each)
@@ -117,11 +124,12 @@ def _readable(command: click.Command) -> click.Command:
 @click.version_option(package_name="tallystick", prog_name="tally")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    r"""Answer questions with programs that a model writes, in a sandbox and within a budget.
+    r"""Run agents that write Python: sandboxed, budgeted, recorded.
 
     \b
     Try it without a model:  tally demo
     Ask about a file:        tally run "which are overdue?" -f books.csv
+    Help for a command:      tally run --help
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -131,12 +139,16 @@ _readable(cli)
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
-    """Print a warning as one line: where in our code it was raised says nothing to a user."""
+    """Print a warning as one line on stderr, without the place in our code that raised it."""
     click.echo(f"warning: {message}", err=True)
 
 
 def main() -> NoReturn:
-    """Run the command line. Errors are one line on stderr and an exit code."""
+    """Run the command line and end the process.
+
+    An error is printed as one line on stderr, beginning with its code, and decides the exit code
+    (`tallystick.cli.errors`).
+    """
     warnings.showwarning = _show_warning
     try:
         sys.exit(cli(standalone_mode=False) or 0)
@@ -149,20 +161,21 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt, Cancelled):
         click.echo("interrupted", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except TallystickError as error:
-        # Here, since it loads the errors of every package.
+        # Imported late: this module imports every package that has errors of its own.
         from tallystick.cli.errors import exit_code_of
 
         click.echo(f"{error.code}: {error}", err=True)
         sys.exit(exit_code_of(error))
     except BrokenPipeError:
-        # Whoever read our output has gone. Nothing can be said to them.
+        # The reader of our output is gone, as in `tally ls | head -1`. Close stderr too, or the
+        # interpreter prints a second error when it flushes the streams at its end.
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        # What we print has nowhere to go: a full disk behind a redirection, a closed terminal.
-        click.echo(f"output: {error.strerror or error}", err=True)
+        # Output cannot be written: a full disk behind a redirection, or a closed terminal.
+        click.echo(f"output: cannot be written: {error.strerror or error}", err=True)
         sys.exit(1)
 
 

@@ -1,4 +1,4 @@
-"""Options that the commands which drive a run share, and what they mean for it."""
+"""Define the options of the commands that drive a run, and turn their values into settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tallystick.cli.parts import stacked
+from tallystick.cli.parts import JSON, Option, stack_options
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.sandbox.port import AUTO
@@ -30,57 +30,63 @@ _BACKEND = click.option(
     "backend",
     default=AUTO,
     metavar="NAME[,NAME]",
-    help="wasm, or process: native Python and bash with files (Linux). Of several, the "
-    "first that works here.  [default: wasm]",
+    help="Run programs in wasm, or in process: native Python and bash with files (Linux). Of "
+    "several names, the first that works here is used.  [default: wasm]",
 )
 
 
-# The option that does without a layer of isolation.
+# The option that accepts weaker isolation than the process sandbox gives by default.
 with_layers = click.option(
     "--accept-without",
     multiple=True,
     metavar="LAYER",
-    help="Use the process sandbox though this host lacks a layer of it (tally doctor).",
+    help="Use the process sandbox even if this host lacks this layer of isolation (tally doctor "
+    "lists them). May be repeated.",
 )
 
-# The options that say where a program runs. It reaches no network.
-with_backend = stacked(_BACKEND, with_layers)
+# The options that choose the sandbox of a single program, which has no network.
+with_backend = stack_options(_BACKEND, with_layers)
 
-# The options that say where the programs of a run run, and what they may reach.
-with_sandbox = stacked(
+# The options that choose the sandbox of a run, and the hosts that its programs may connect to.
+with_sandbox = stack_options(
     _BACKEND,
     click.option(
         "--net",
         "hosts",
         multiple=True,
         metavar="HOST[:PORT]",
-        help="Let programs of the process sandbox reach a host; every attempt is recorded. "
-        "May be repeated.",
+        help="Let programs of the process sandbox connect to this host; every attempt is "
+        "recorded. May be repeated.",
     ),
     with_layers,
 )
 
 
-# The options that have programs checked before they run.
-with_vocabulary = stacked(
+# The options that check the names in programs before these run.
+with_vocabulary = stack_options(
     click.option(
         "--vocabulary",
         "strictness",
         type=click.Choice(["permissive", "normal", "strict"]),
         help="Check the names that programs use before they run: permissive records, normal "
-        "asks again and then warns, strict blocks and then waits for tally approve.",
+        "asks the model again and then warns, strict blocks and then waits for tally approve.  "
+        "[default: no check]",
     ),
     click.option(
         "--thesaurus",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Terms that programs may use, one JSON object a line.  [vocabulary: normal]",
+        help="Let programs also use the terms in this file, one JSON object per line. Without "
+        "--vocabulary, this implies --vocabulary normal.",
     ),
 )
 
 
 def vocabulary_for(strictness: str | None, thesaurus: Path | None) -> VocabularyAsked | None:
-    """What programs of a run are checked against; None if nothing was asked for."""
+    """Read the options of the vocabulary check; return None if neither of them is given.
+
+    Raise `UsageError` if the thesaurus cannot be read or is not valid.
+    """
     if thesaurus is None:
         return read_vocabulary(strictness, None, name="")
     with system_errors(one_line(str(thesaurus)), UsageError), thesaurus.open("rb") as file:
@@ -92,17 +98,18 @@ def vocabulary_for(strictness: str | None, thesaurus: Path | None) -> Vocabulary
 with_memory = click.option(
     "--memory",
     metavar="NAME",
-    help="Have programs recall from this memory; to write, add --grant memory.write.",
+    help="Let programs recall notes from this memory; to let them write notes, add --grant "
+    "memory.write.",
 )
 
 
-# The options that say what time it is in a run.
-with_clock = stacked(
+# The options that set the date and the time zone of a run.
+with_clock = stack_options(
     click.option(
         "--clock",
         metavar="now|fixed|TIME",
-        help="Start the clock of programs at the present, at 2026-01-01, or at a time such as "
-        "2026-03-01T09:30.  [default: now]",
+        help="Start the clock of programs at the present (now), at 2026-01-01 (fixed), or at a "
+        "time such as 2026-03-01T09:30.  [default: now]",
     ),
     click.option(
         "--timezone",
@@ -112,17 +119,17 @@ with_clock = stacked(
 )
 
 
-# The options that say which skills a run has.
-with_skills = stacked(
+# The options that choose the skills of a run.
+with_skills = stack_options(
     click.option(
         "--skills",
         "skill_directories",
         multiple=True,
         type=click.Path(path_type=Path),
         metavar="DIR",
-        help="Look for skills here too, before all other places. May be repeated.",
+        help="Look for skills in this directory too, before all others. May be repeated.",
     ),
-    click.option("--no-skills", is_flag=True, help="Use no skills, wherever there are some."),
+    click.option("--no-skills", is_flag=True, help="Use no skills, even if some are installed."),
 )
 
 
@@ -134,7 +141,12 @@ def skills_for(
     quiet: bool,
     put: Sequence[str] = (),
 ) -> Skills | None:
-    """The skills of a command; what is left out of them is said, unless it is to be quiet."""
+    """Return the skills for a command, or None with `none`.
+
+    None is also returned if no directory with skills is found. Skills that are left out are
+    reported on stderr, unless `quiet`. Raise `UsageError` if `none` is combined with a directory or
+    with a skill to `put` into the prompt, and `SkillUntrusted` if such a skill is not trusted.
+    """
     if none:
         if directories or put:
             other = "--skills" if directories else "--skill"
@@ -148,54 +160,65 @@ def skills_for(
     return skills_here(settings.skills, flags=directories, put=put, say=say)
 
 
-# The options that set the limits of a run.
-with_limits = stacked(
-    click.option(
-        "--max-turns",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help=f"Model replies at most.  [default: {_DEFAULTS.turns}]",
-    ),
-    click.option(
-        "--max-tokens",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help=f"Tokens in and out at most.  [default: {_DEFAULTS.tokens}]",
-    ),
-    click.option(
-        "--max-usd",
-        type=float,
-        metavar="DOLLARS",
-        help="Money at most; a call that might pass it is not made.",
-    ),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        help=f"Time at most.  [default: {_DEFAULTS.wall_ms // 1000}]",
-    ),
-    click.option(
-        "--reply-tokens",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=f"Tokens of one reply at most.  [default: {_DEFAULTS.reply_tokens}]",
-    ),
-    click.option(
-        "--retries",
-        type=click.IntRange(min=0),
-        metavar="N",
-        help=f"Further attempts at a call that failed in passing.  [default: {_DEFAULTS.retries}]",
-    ),
-)
+def _limit_options(default: Callable[[object], str]) -> Option:
+    """Return the options for the limits of a run; `default` writes the default of each."""
+    return stack_options(
+        click.option(
+            "--max-turns",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help=f"Stop after N model replies.  [{default(_DEFAULTS.turns)}]",
+        ),
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Use at most N tokens, input and output together.  "
+            f"[{default(f'{_DEFAULTS.tokens:,}')}]",
+        ),
+        click.option(
+            "--max-usd",
+            type=float,
+            metavar="DOLLARS",
+            help="Spend at most this many US dollars; a call that might exceed it is not made.  "
+            f"[{default('no limit')}]",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0),
+            metavar="SECONDS",
+            help="Stop after this many seconds, waiting included.  "
+            f"[{default(_DEFAULTS.wall_ms // 1000)}]",
+        ),
+        click.option(
+            "--reply-tokens",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Ask for replies of at most N tokens.  "
+            f"[{default(f'{_DEFAULTS.reply_tokens:,}')}]",
+        ),
+        click.option(
+            "--retries",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help="Repeat a model call at most N times after a temporary failure.  "
+            f"[{default(_DEFAULTS.retries)}]",
+        ),
+    )
 
 
-# The options that say how a run is shown.
-shown_options = stacked(
-    click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+# The options that set the limits of a new run, and those that replace the limits of one.
+with_limits = _limit_options(lambda default: f"default: {default}")
+with_new_limits = _limit_options(lambda _: "default: as before")
+
+
+# The options that choose how a run is shown.
+shown_options = stack_options(
+    JSON,
     click.option(
-        "--events", is_flag=True, help="Print every record as a JSON line while it is made."
+        "--events", is_flag=True, help="Print each record as a JSON line once it is stored."
     ),
-    click.option("--quiet", is_flag=True, help="Print the answer only."),
+    click.option("--quiet", is_flag=True, help="Print only the answer."),
     click.option(
         "-v", "--verbose", is_flag=True, help="Show programs and what they print as they run."
     ),
@@ -203,7 +226,11 @@ shown_options = stacked(
 
 
 def limits_from(before: RunLimits, given: Mapping[str, Any]) -> RunLimits | None:
-    """The limits of a run with those that were given in their place; None if none was."""
+    """Return the limits `before` with those on the command line in place; None if none is given.
+
+    `--max-usd` is in dollars and becomes nano-dollars, `--timeout` in seconds and becomes
+    milliseconds. Raise `InvalidLimit` for an amount of dollars that is not valid.
+    """
     named: dict[str, tuple[str, Callable[[Any], int]]] = {
         "max_turns": ("turns", int),
         "max_tokens": ("tokens", int),

@@ -1,10 +1,10 @@
-"""How a run is going, for whoever waits: a live tree on a terminal, plain lines elsewhere.
+"""Show the progress of a run: as a live tree on a terminal, as plain lines elsewhere.
 
-Everything goes to stderr; the answer alone goes to stdout. What a model writes is shown when it is
-on the ledger, never while it comes: until then there is only how much of it has come.
+Everything goes to stderr; only the answer goes to stdout. The text of a model is shown once it is
+in the ledger, never while it arrives: until then only its size is shown.
 
-Rule: a record is counted in constant time, whatever the tree. What is drawn is bounded: by the
-height of the terminal, and elsewhere by how many children have a line of their own.
+Rule: the time to count a record does not depend on the size of the tree. The output is limited: by
+the height of the terminal, and elsewhere by the number of children that have their own line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from tallystick.cli.show import counted, outcome, plain, safe
+from tallystick.cli.parts import stderr_columns, wrap_line
+from tallystick.cli.show import outcome, plain, quantity, safe
 from tallystick.core.charge import Charge, RunLimits, shown_usd
 from tallystick.core.machine.commands import Code, Run, line_count
 from tallystick.core.machine.reply import as_program, parse_reply
@@ -40,26 +41,26 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# A tree of runs as rows of text: one for each run, what it does and cost, and what is left.
+# A tree of runs as rows of text: for each run its state and cost, and what is left of the limits.
 #
-# Rule: names and errors are written by models. Nothing of them reaches a terminal that it would act
-# on, and every row is as wide as it may be, however wide its characters are.
+# Rule: models write names and errors. Every character of these that a terminal would act on is
+# replaced, and no row is wider than allowed, however wide its characters are.
 
 
 _NAME_CELLS_MAX = 60
 _NAME_CELLS_MIN = 16
 _STATE_CELLS = 19
 _COST_CELLS = 8
-# In nano-dollars: a column has four decimals.
+# In nano-dollars. The column has four decimals, so a smaller sum would look like nothing.
 _LEAST_SHOWN = 100_000
-# A cap that is hardly ever met is told from this share on.
-_SHARE_TOLD = 0.5
+# The limit of host calls is hardly ever reached, so it is shown only from this share on.
+_SHARE_SHOWN = 0.5
 _WIDE = frozenset({"W", "F"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is told of one run."""
+    """The fields of one run that a row shows."""
 
     depth: int
     name: str
@@ -69,9 +70,10 @@ class Row:
 
 
 def row_text(row: Row, *, width: int, name_cells: int | None = None) -> str:
-    """A row in so many cells. Where there are few, what it cost is left out, then its turn.
+    """Write a row of at most `width` cells. If there are few, leave out dollars, then more columns.
 
-    `name_cells` is how many its name has, with what it is set in by; else what the others leave.
+    `name_cells` is the width of the name with its indentation; without it, the name takes what the
+    other columns leave.
     """
     spent = row.charge.tokens_in + row.charge.tokens_out
     columns = [
@@ -84,8 +86,8 @@ def row_text(row: Row, *, width: int, name_cells: int | None = None) -> str:
         columns.pop()
     room = min(max(4, width - _cells(columns)), name_cells or _NAME_CELLS_MAX)
     indent = "  " * min(row.depth, room // 4)
-    named = fitted(f"{indent}{plain(row.name, chars_max=_NAME_CELLS_MAX)}", room)
-    return fitted("  ".join([named, *columns]), width).rstrip()
+    named = fit(f"{indent}{plain(row.name, chars_max=_NAME_CELLS_MAX)}", room)
+    return fit("  ".join([named, *columns]), width).rstrip()
 
 
 def _cells(columns: list[str]) -> int:
@@ -93,14 +95,14 @@ def _cells(columns: list[str]) -> int:
 
 
 def _about_usd(nano: int | None) -> str:
-    """A sum in a column; nothing where no price is known."""
+    """Write nano-dollars for a column, with four decimals; nothing if the price is unknown."""
     if nano is None:
         return ""
     return "<$0.0001" if 0 < nano < _LEAST_SHOWN else f"${nano / 1e9:,.4f}"
 
 
 def rows_of(tally: RunTree, *, rows_max: int, width: int) -> list[str]:
-    """The live runs below the root, each under the one that began it, and a sum of the others."""
+    """Write a row for each live run below the root, under its parent, and a sum of the others."""
     chosen: list[RunNode] = []
     waiting = list(reversed(tally.root.live.values()))
     while waiting and len(chosen) < rows_max:
@@ -120,11 +122,11 @@ def rows_of(tally: RunTree, *, rows_max: int, width: int) -> list[str]:
         for each in chosen
     ]
     rest = counts_of(tally, shown=len(chosen))
-    return [*shown, fitted(f"  … {rest}", width).rstrip()] if rest else shown
+    return [*shown, fit(f"  … {rest}", width).rstrip()] if rest else shown
 
 
 def counts_of(tally: RunTree, *, shown: int = 0) -> str:
-    """The runs that have no row, in numbers; nothing, where there are none."""
+    """Count the runs without a row by their state; return an empty text if there are none."""
     more = tally.live - shown
     named = (
         (more, f"{more:,} {'more ' if shown else ''}live"),
@@ -137,13 +139,13 @@ def counts_of(tally: RunTree, *, shown: int = 0) -> str:
 
 
 def state_of(branch: RunNode) -> str:
-    """What a run does, in a few words."""
+    """Describe in a few words what a run is doing, or why it ended."""
     inside = len(branch.live) + branch.waiting
     asked = len(branch.batch.asked)
     if branch.doing == "ended":
         return branch.stop
     if branch.doing == "running" and inside:
-        return f"waits for {counted(inside, 'run')}"
+        return f"waits for {quantity(inside, 'run')}"
     if branch.doing == "running" and asked > 1:
         return f"{len(branch.batch.answered):,} queries answered"
     words = {
@@ -156,26 +158,32 @@ def state_of(branch: RunNode) -> str:
 
 
 def budget_lines(used: Charge, limits: RunLimits, *, seconds: float, width: int) -> list[str]:
-    """What a tree has used and may still use, the tightest cap first, in one line or two."""
+    """Write what a tree has used and may still use, the tightest limit first, in one or two lines.
+
+    `seconds` is the time since its last record. If two lines are too short, the loosest limits are
+    left out.
+    """
     cost = f"used {shown_cost(used)}"
     caps = caps_left(used, limits, seconds=seconds)
     whole = f"{cost}   left {', '.join(caps)}"
     if len(whole) <= width:
         return [whole]
-    # The loosest go first.
     while len(caps) > 1 and len(", ".join(caps)) + 5 > width:
         caps.pop()
-    return [fitted(cost, width).rstrip(), fitted(f"left {', '.join(caps)}", width).rstrip()]
+    return [fit(cost, width).rstrip(), fit(f"left {', '.join(caps)}", width).rstrip()]
 
 
 def caps_left(used: Charge, limits: RunLimits, *, seconds: float = 0.0) -> list[str]:
-    """What may still be used under each cap, `seconds` into what is being done; tightest first."""
+    """Write what is left of each limit, that with the smallest share left first.
+
+    `seconds` is the time since the last record, which `used` does not count yet.
+    """
     spent = used.tokens_in + used.tokens_out
     past_ms = used.wall_ms + seconds * 1000
     time_left = max(0, round((limits.wall_ms - past_ms) / 1000))
     turns = max(0, limits.turns - used.turns)
     found = [
-        (_share(used.turns, limits.turns), counted(turns, "turn")),
+        (_share(used.turns, limits.turns), quantity(turns, "turn")),
         (_share(spent, limits.tokens), f"{max(0, limits.tokens - spent):,} tokens"),
         (_share(past_ms, limits.wall_ms), f"{time_left // 60}:{time_left % 60:02d}"),
     ]
@@ -184,11 +192,11 @@ def caps_left(used: Charge, limits: RunLimits, *, seconds: float = 0.0) -> list[
         found.append((_share(usd, limits.usd), shown_usd(max(0, limits.usd - usd))))
     if limits.model_calls is not None:
         calls = max(0, limits.model_calls - used.model_calls)
-        found.append((_share(used.model_calls, limits.model_calls), counted(calls, "model call")))
+        found.append((_share(used.model_calls, limits.model_calls), quantity(calls, "model call")))
     hosted = _share(used.host_calls, limits.host_calls)
-    if hosted >= _SHARE_TOLD:
+    if hosted >= _SHARE_SHOWN:
         left = max(0, limits.host_calls - used.host_calls)
-        found.append((hosted, counted(left, "host call")))
+        found.append((hosted, quantity(left, "host call")))
     return [text for _, text in sorted(found, key=lambda each: -each[0])]
 
 
@@ -203,8 +211,11 @@ def shown_cost(charge: Charge, *, bounded: bool = False) -> str:
     return f"{'at most ' if bounded else ''}{spent:,} tokens, {usd}"
 
 
-def fitted(text: str, cells: int) -> str:
-    """A text in exactly so many cells of a terminal, cut or filled up."""
+def fit(text: str, cells: int) -> str:
+    """Return a text of exactly `cells` cells of a terminal, cut or padded with spaces.
+
+    A wide character takes two cells, a combining one none. A cut text ends with an ellipsis.
+    """
     if text.isascii():
         wide = len(text)
         if wide <= cells:
@@ -229,21 +240,21 @@ def _cells_of(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in _WIDE else 1
 
 
-# How a run is going, for whoever waits: a live tree on a terminal, plain lines elsewhere.
+# The progress of a run: a live tree on a terminal, plain lines elsewhere.
 
 
 _REFRESH_PER_SECOND = 4
-# Rows of the tree at most, and lines around them that belong to the whole.
+# The maximum of rows in the tree, and the lines around it that are kept free.
 _ROWS_MAX = 12
 _LINES_AROUND = 6
-# So many children have a line each where no terminal is; the others are summed up, so often.
+# Without a terminal, so many children have their own line. The others are summed up, at most once
+# in so many seconds.
 _CHILD_LINES_MAX = 20
 _SUM_SECONDS = 5.0
-# Before the lines of a program and of its output, and how many of the latter are shown.
 _PROGRAM = "    >>> "
 _OUTPUT = "    "
 _OUTPUT_LINES_MAX = 40
-# A bar of a compilation is full after so long, on a slow machine.
+# The bar of a compilation is full after the time that it takes on a slow machine.
 _BAR_CELLS = 24
 _COMPILE_SECONDS = 20.0
 # How often a line is printed where there is no bar, and when a compiler must have failed.
@@ -251,31 +262,40 @@ _COMPILE_LINE_SECONDS = 4.0
 _COMPILE_SECONDS_MAX = 600.0
 _LINE_CHARS_MAX = 1_000
 _NAME_CHARS_MAX = 40
+# Further lines of a long one begin where the text of the first begins.
+_TEXT_COLUMN = 9
+_MESSAGE_COLUMN = 22
 
-# What is recorded of the children of a run that are gone on with, each under its run.
+# The records of the children of a resumed run, each with the id of its run.
 Before = Sequence[tuple[str, Record]]
 
 
 class Progress(Protocol):
-    """Is told of every record of a tree, and of every piece of a reply."""
+    """Shows the progress of a tree of runs. `close` may be called twice."""
 
-    def watch(self, run: str, record: Record) -> None: ...
-
-    def waits(self, parent: str, change: int) -> None:
-        """So many more children of a run wait for a place."""
+    def watch(self, run: str, record: Record) -> None:
+        """Show a new record of a run in the tree. Called from several threads."""
         ...
 
-    def heard(self, chars: int) -> None: ...
+    def waits(self, parent: str, change: int) -> None:
+        """Add `change` to the number of children of a run that wait for a free slot."""
+        ...
+
+    def heard(self, chars: int) -> None:
+        """Show that so many characters of the present reply have arrived."""
+        ...
 
     def say(self, line: str) -> None:
         """Show a line of the sandbox, such as that it is being compiled."""
         ...
 
     def stopping(self) -> None:
-        """Whoever waits wants it to stop. Called where anything may be going on."""
+        """Show that the run is being stopped. Called from a signal handler: takes no lock."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Remove what moves from the terminal."""
+        ...
 
 
 def progress_for(
@@ -288,12 +308,12 @@ def progress_for(
     verbose: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """The way to show progress that fits where it is shown; stderr, unless told.
+    """Return a progress display that fits `stream`, which is stderr if it is not given.
 
-    With `verbose`, programs are shown when they start, and what they printed when they end.
+    With `verbose`, each program is shown when it starts, and its output when it ends.
 
-    `before` is what is recorded of a run that is gone on with, `inside` of its children that are:
-    it is counted, and not told.
+    `before` has the records of a resumed run, `inside` those of its children that have not ended:
+    they are counted, and not shown.
     """
     if quiet:
         return _Silent()
@@ -302,11 +322,11 @@ def progress_for(
     if stream.isatty() and environ.get("TERM", "") not in ("", "dumb"):
         no_color = "NO_COLOR" in environ
         return _Live(stream, tally, before, plain=no_color, verbose=verbose, clock=clock)
-    say = _said_to(stream)
+    say = _printer(stream)
     return _Lines(say, tally, before, children=True, verbose=verbose, clock=clock)
 
 
-def _said_to(stream: TextIO) -> Callable[[str], None]:
+def _printer(stream: TextIO) -> Callable[[str], None]:
     return lambda line: print(line, file=stream, flush=True)
 
 
@@ -333,7 +353,7 @@ class Sayer:
         if not line.startswith(COMPILING):
             return
         if self._stream.isatty():
-            self._bar = self._started_bar()
+            self._bar = self._start_bar()
             return
         self._compiled = threading.Event()
         # A daemon: if the compiler fails, nothing tells this thread, and it must not keep the
@@ -349,7 +369,7 @@ class Sayer:
                 return
             print(f"  {seconds:.0f} s (5 to 20 s on most machines)", file=self._stream, flush=True)
 
-    def _started_bar(self) -> Live:
+    def _start_bar(self) -> Live:
         from rich.console import Console
         from rich.live import Live
         from rich.text import Text
@@ -366,14 +386,17 @@ class Sayer:
 
 
 def _compile_line(seconds: float) -> str:
-    """Draw a bar for a compilation. The compiler does not say how far it is; time does, roughly."""
+    """Draw a bar for a compilation by its time, since the compiler does not report its progress.
+
+    The bar never gets full: a slower machine would seem to have finished.
+    """
     done = min(_BAR_CELLS - 1, round(_BAR_CELLS * seconds / _COMPILE_SECONDS))
     bar = "━" * done + "─" * (_BAR_CELLS - done)
     return f"{bar} {seconds:.0f} s (5 to 20 s on most machines)"
 
 
 class _Silent:
-    """Says nothing but what concerns this machine, not the run."""
+    """Shows nothing of the run, only the lines of the sandbox, which are about this machine."""
 
     def __init__(self) -> None:
         self.say = Sayer()
@@ -390,7 +413,7 @@ class _Silent:
 
 
 class _Programs:
-    """What the last reply of the root held, for the lines that tell of it."""
+    """The tokens and programs of the root's last reply, and the program that started last."""
 
     def __init__(self, before: Sequence[Record] = ()) -> None:
         self.tokens = 0
@@ -416,10 +439,11 @@ class _Programs:
 
 
 class _Lines:
-    """One line for everything a person would want to have been told.
+    """Prints a line for each program of the root, and for failures, retries and empty replies.
 
-    With `children`, also for each of the first children that ended, and a sum of the others. With
-    `verbose`, also each program and its output; `show_program` shows a program, if not `say`.
+    With `children`, also for each of the first children that end, and a sum of the others. With
+    `verbose`, also each program and its output; `show_program` prints a program, or else `say`.
+    `columns` returns the width of a line.
     """
 
     def __init__(
@@ -431,26 +455,28 @@ class _Lines:
         children: bool,
         verbose: bool = False,
         show_program: Callable[[str], None] | None = None,
+        columns: Callable[[], int] = stderr_columns,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._say = say
         self.say = Sayer()
+        self._columns = columns
         self._verbose = verbose
         self._show_program = show_program or self._say_program
         self._clock = clock
         self.guard = threading.Lock()
         self._children = children
         self._ended = 0
-        self._unsaid = 0
+        self._not_shown = 0
         self._summed_at = clock()
         self.tally = tally
         self.programs = _Programs(before)
-        self._told_turn = tally.root.turn
+        self._shown_turn = tally.root.turn
 
     def watch(self, run: str, record: Record) -> None:
-        # Of one run they come in order; those of a tree come from several threads.
+        # The records of one run come in order, but those of a tree come from several threads.
         with self.guard:
-            lines = self._told(run, record)
+            lines = self._lines(run, record)
             is_root = self.tally.branch(run) is self.tally.root
             program = self.programs.source if isinstance(record, RunProgram) else ""
         if self._verbose and is_root:
@@ -459,7 +485,7 @@ class _Lines:
             if isinstance(record, ProgramFinished):
                 lines = [*_output_lines(record), *lines]
         for line in lines:
-            # Servers and programs have their words in it; a terminal obeys control characters.
+            # Lines contain texts of servers and programs, so replace control characters.
             self._say(safe(line[:_LINE_CHARS_MAX]))
 
     def _say_program(self, source: str) -> None:
@@ -476,7 +502,8 @@ class _Lines:
 
     def close(self) -> None: ...
 
-    def _told(self, run: str, record: Record) -> list[str]:
+    def _lines(self, run: str, record: Record) -> list[str]:
+        """Count a record, and return the lines that show it."""
         is_root = self.tally.branch(run) is self.tally.root
         ended = self.tally.add(run, record)
         lines: list[str] = []
@@ -484,54 +511,58 @@ class _Lines:
             lines += self._child(ended, record)
         if is_root:
             self.programs.add(record)
-            if isinstance(record, ProgramFinished | RunEnded) and self._unsaid:
-                lines.append(self._sum())
-            own = self._line(record)
-            lines += [] if own is None else [own]
+            if isinstance(record, ProgramFinished | RunEnded) and self._not_shown:
+                lines += self._sum()
+            lines += self._root_lines(record)
         return lines
 
     def _child(self, child: RunNode, record: ChildEnded) -> list[str]:
-        """A child that ended; or a sum, where there were many and one is due."""
+        """Return the lines of a child that ended; of a late one, a sum if it is time for that."""
         if record.stop == "cancelled":
-            # The end of the whole says so.
+            # All children end so if the run is stopped, and the end of the run shows that.
             return []
         self._ended += 1
         if self._ended <= _CHILD_LINES_MAX:
-            return [_child_line(child, record, number=self._ended)]
-        self._unsaid += 1
+            return _child_lines(child, record, number=self._ended, width=self._columns())
+        self._not_shown += 1
         due = self._clock() - self._summed_at >= _SUM_SECONDS
-        return [self._sum()] if due else []
+        return self._sum() if due else []
 
-    def _sum(self) -> str:
-        self._unsaid, self._summed_at = 0, self._clock()
-        return f"  runs inside: {counts_of(self.tally)}   {shown_cost(self.tally.root.used)}"
+    def _sum(self) -> list[str]:
+        """Return the counts and the cost of all children; restart the wait for the next sum."""
+        self._not_shown, self._summed_at = 0, self._clock()
+        line = f"  runs inside: {counts_of(self.tally)}   {shown_cost(self.tally.root.used)}"
+        return wrap_line(line, indent=4, width=self._columns())
 
-    def _line(self, record: Record) -> str | None:
+    def _root_lines(self, record: Record) -> list[str]:
         root = self.tally.root
         match record:
             case AskModel() if record.attempt > 1:
-                return (
+                return [
                     f"turn {record.turn:<3} asking again (attempt {record.attempt} of "
                     f"{root.limits.retries + 1}), after {record.wait_ms / 1000:.2g} s"
-                )
-            case AskModel() if self._told_turn not in (record.turn, record.turn - 1):
-                # The turn before had a reply and nothing that ran.
-                self._told_turn = record.turn - 1
-                return f"turn {record.turn - 1:<3} no program   {self._tokens()}"
+                ]
+            case AskModel() if self._shown_turn not in (record.turn, record.turn - 1):
+                # The turn before had a reply, but no program that would have shown it.
+                self._shown_turn = record.turn - 1
+                return [f"turn {record.turn - 1:<3} no program   {self._tokens()}"]
             case ModelFailed():
-                return f"turn {record.turn:<3} failed       {record.reason}: {record.message}"
+                # Cut first: a server chooses how long its message is.
+                message = record.message[:_LINE_CHARS_MAX]
+                line = f"turn {record.turn:<3} failed       {record.reason}: {message}"
+                return wrap_line(line, indent=_MESSAGE_COLUMN, width=self._columns())
             case ProgramFinished():
-                self._told_turn = record.turn
-                return (
-                    f"turn {record.turn:<3} program {counted(self.programs.lines, 'line'):<10}"
-                    f"{counted(record.host_calls, 'host call'):<14}{self._tokens():<14}  "
-                    f"{self._spent()}{outcome(record)}"
+                self._shown_turn = record.turn
+                head = (
+                    f"turn {record.turn:<3} program {quantity(self.programs.lines, 'line'):<10}"
+                    f"{quantity(record.host_calls, 'host call'):<14}{self._tokens():<14}  "
                 )
+                return _join(head, self._cost(), outcome(record), width=self._columns())
             case _:
-                return None
+                return []
 
-    def _spent(self) -> str:
-        """What the run has cost, where that is known and anything."""
+    def _cost(self) -> str:
+        """Write what the run has cost so far; nothing if that is unknown or zero."""
         usd = self.tally.root.used.usd
         at_most = "at most " if self.tally.at_most else ""
         return f"{at_most}{shown_usd(usd)} so far  " if usd else ""
@@ -542,28 +573,39 @@ class _Lines:
 
 
 def _output_lines(record: ProgramFinished) -> list[str]:
-    """List what a program printed, and its traceback; of long output, the beginning."""
+    """Return the output of a program and its traceback, at most 40 lines of them."""
     failure = "" if record.failure is None else record.failure.traceback
     lines = f"{record.stdout}{record.stderr}{failure}".splitlines()
     shown = [f"{_OUTPUT}{line}" for line in lines[:_OUTPUT_LINES_MAX]]
     more = len(lines) - len(shown)
-    return [*shown, f"{_OUTPUT}… {counted(more, 'more line')} (tally inspect)"] if more else shown
+    return [*shown, f"{_OUTPUT}… {quantity(more, 'more line')} (tally inspect)"] if more else shown
 
 
-def _child_line(child: RunNode, record: ChildEnded, *, number: int) -> str:
+def _join(head: str, *parts: str, width: int) -> list[str]:
+    """Put parts into one line; begin an indented line before a part that does not fit."""
+    lines = [head]
+    for part in parts:
+        if len(lines[-1]) + len(part.rstrip()) <= width:
+            lines[-1] += part
+        else:
+            lines.append(f"{' ' * _TEXT_COLUMN}{part}")
+    return [fit(line, width).rstrip() for line in lines]
+
+
+def _child_lines(child: RunNode, record: ChildEnded, *, number: int, width: int) -> list[str]:
     charge = record.charge
     spent = charge.tokens_in + charge.tokens_out
     cost = "" if charge.usd is None else f"  {shown_usd(charge.usd)}"
     said = plain(record.answer or record.detail, chars_max=_NAME_CHARS_MAX)
-    return (
+    head = (
         f"{'  ' * min(child.depth, _ROWS_MAX)}run {number:<3} {record.stop:<11} "
-        f"{counted(charge.turns, 'turn'):<8} {spent:,} tokens{cost}  "
-        f"{plain(child.goal, chars_max=_NAME_CHARS_MAX)!r}  {said!r}"
+        f"{quantity(charge.turns, 'turn'):<8} {spent:,} tokens{cost}  "
     )
+    return _join(head, f"{plain(child.goal, chars_max=_NAME_CHARS_MAX)!r}  {said!r}", width=width)
 
 
 class _Live:
-    """The lines of the root, and below them what moves: the root, and the runs inside it."""
+    """Prints the lines of the root, and below them a tree of live runs that is drawn anew."""
 
     def __init__(
         self,
@@ -575,7 +617,7 @@ class _Live:
         verbose: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        # Slow to import, and wanted on terminals only.
+        # Imported only for a terminal, since the import is slow.
         from rich.console import Console
         from rich.live import Live
 
@@ -589,6 +631,7 @@ class _Live:
             children=False,
             verbose=verbose,
             show_program=None if plain else self._highlight,
+            columns=lambda: self._console.size.width,
         )
         self._chars = 0
         self._compiling_since: float | None = None
@@ -634,26 +677,26 @@ class _Live:
 
         width, height = self._console.size
         with self._lines.guard:
-            lines = self._drawn(width=width - 1, height=height)
+            lines = self._draw(width=width - 1, height=height)
         return Text("\n".join(lines), style="dim", no_wrap=True, overflow="ellipsis")
 
-    def _drawn(self, *, width: int, height: int) -> list[str]:
+    def _draw(self, *, width: int, height: int) -> list[str]:
         if self._compiling_since is not None:
-            return [fitted(_compile_line(self._clock() - self._compiling_since), width).rstrip()]
+            return [fit(_compile_line(self._clock() - self._compiling_since), width).rstrip()]
         root = self._tally.root
         used = root.used
         seconds = self._clock() - root.since
         doing = f"turn {root.turn:<3} {self._doing(root)}, {seconds:.0f} s"
         if not root.goal:
-            # Its limits are not known before it has begun.
-            return [fitted(doing, width).rstrip()]
+            # The limits are not known before the first record.
+            return [fit(doing, width).rstrip()]
         rows_max = max(1, min(_ROWS_MAX, height - _LINES_AROUND))
         rows = rows_of(self._tally, rows_max=rows_max, width=width)
         budget = budget_lines(used, root.limits, seconds=seconds, width=width)
         whole = f"{doing}   {'   '.join(budget)}"
         if not rows and len(whole) <= width:
             return [whole]
-        return [fitted(doing, width).rstrip(), *rows, *budget]
+        return [fit(doing, width).rstrip(), *rows, *budget]
 
     def _doing(self, root: RunNode) -> str:
         if self._stopping:
@@ -662,12 +705,12 @@ class _Live:
             return f"the model is writing, {self._chars:,} characters"
         if root.doing != "running":
             return state_of(root)
-        doing = f"running a program of {counted(self._lines.programs.lines, 'line')}"
+        doing = f"running a program of {quantity(self._lines.programs.lines, 'line')}"
         asked, answered = len(root.batch.asked), len(root.batch.answered)
         if asked > 1:
-            # How many the batch has is not on record before all are asked.
-            doing += f", {counted(answered, 'query')} answered, {asked - answered:,} under way"
-        return doing + (f", {counted(root.calls, 'host call')}" if root.calls else "")
+            # The size of the batch is not known before all of its queries are recorded.
+            doing += f", {quantity(answered, 'query')} answered, {asked - answered:,} in progress"
+        return doing + (f", {quantity(root.calls, 'host call')}" if root.calls else "")
 
 
 _checked: tuple[type[Progress], ...] = (_Silent, _Lines, _Live)

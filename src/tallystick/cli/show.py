@@ -1,4 +1,4 @@
-"""What is shown to a person: records as lines, and receipts of steps as a table."""
+"""Write records as lines for people, and the receipts of steps as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from tallystick.core.records import (
 from tallystick.core.views.receipt import StepLine, StepTotals, step_totals
 
 _SHOWN_CHARS_MAX = 70
-# Letters, by their category, that show nothing.
+# Characters that are letters for Unicode, but show nothing.
 _FILLERS = frozenset("\u115f\u1160\u3164\uffa0")
-# Marks that stand on one letter; more of them would cover the lines around it.
+# The maximum of combining marks on one letter. More of them would cover the lines around it.
 _MARKS_MAX = 2
 _TERMS_SHOWN_MAX = 5
 
 
 def transcript_lines(record: Record) -> list[str]:
-    """A record as normalized text: one vocabulary, no clock, no ids."""
+    """Write a record as lines of normalized text, without times and ids; a receipt has none."""
     match record:
         case RunStarted():
-            return [f"run       {_started(record)}"]
+            return [f"run       {_start_text(record)}"]
         case AskModel() | ModelReplied() | ModelFailed() | ModelRefused():
             return [f"turn {record.turn:<4} {each}" for each in _model(record)]
         case record if isinstance(record, QueryRecord):
@@ -67,32 +67,32 @@ def transcript_lines(record: Record) -> list[str]:
         case CallHost() | HostAnswered():
             return [f"          {_host(record)}"]
         case ReceiptIssued() | SnapshotTaken() | SkillMatched() | ProgramChecked():
-            return _beside(record)
+            return _side_lines(record)
         case FilesKept() | NetworkAttempted():
-            return [_native(record)]
+            return [_native_line(record)]
         case RunEnded() | RunResumed() | RunForked() | RunPruned():
             return [f"run       {_continuation(record)}"]
         case StepEntered() | StepLeft():
             return [f"step      {_step(record)}"]
 
 
-def _beside(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecked) -> list[str]:
+def _side_lines(record: ReceiptIssued | SnapshotTaken | SkillMatched | ProgramChecked) -> list[str]:
     match record:
         case ReceiptIssued():
             return []
         case SnapshotTaken():
             return [f"turn {record.turn:<4} snapshot   {record.image.byte_len:,} bytes"]
         case SkillMatched():
-            return [f"run       skills     {_matched(record)}"]
+            return [f"run       skills     {_match_text(record)}"]
         case ProgramChecked():
-            return [f"turn {record.turn:<4} vocabulary {_checked(record)}"]
+            return [f"turn {record.turn:<4} vocabulary {_vocabulary_text(record)}"]
 
 
-def _native(record: FilesKept | NetworkAttempted) -> str:
+def _native_line(record: FilesKept | NetworkAttempted) -> str:
     if isinstance(record, NetworkAttempted):
         to = f" at {plain(record.address)}" if record.address else ""
         why = f": {plain(record.why)}" if record.why else ""
-        host = f"{plain(record.host)}:{record.port}" if record.host else "what could not be read"
+        host = f"{plain(record.host)}:{record.port}" if record.host else "unreadable request"
         return f"          network    {record.outcome} {host}{to}{why}"
     size = "nothing" if record.archive is None else f"{record.archive.byte_len:,} bytes"
     out = f"  {record.left_out_of} left out" if record.left_out_of else ""
@@ -100,35 +100,36 @@ def _native(record: FilesKept | NetworkAttempted) -> str:
     return f"turn {record.turn:<4} files      {size}{out}{problem}"
 
 
-def _checked(record: ProgramChecked) -> str:
+def _vocabulary_text(record: ProgramChecked) -> str:
     unknown = ", ".join(map(plain, record.unknown_terms[:_TERMS_SHOWN_MAX]))
     return f"{record.decision}  unknown: {unknown}" if unknown else record.decision
 
 
-def _matched(record: SkillMatched) -> str:
+def _match_text(record: SkillMatched) -> str:
     scores = {each.id: each.score for each in record.candidates}
     said = ", ".join(f"{plain(id)} ({scores.get(id, 0):.2f})" for id in record.matched)
     return f"matched {said}" if said else "none matches"
 
 
-def counted(count: int, noun: str) -> str:
+def quantity(count: int, noun: str) -> str:
     """Write a count with its noun, in the plural unless it is one."""
     many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else many}"
 
 
 def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
-    """A text in one line, cut, with nothing in it that a terminal would act on."""
-    # Cut first: what was imported may be as long as a body is.
+    """Return a text in one line, cut to `chars_max`, with `?` for what a terminal would act on."""
+    # Cut first: a text from an imported run may be very long.
     line = " ".join(text[: 4 * chars_max].split())
     line = line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
     return safe(line)
 
 
 def safe(text: str) -> str:
-    """A text with nothing in it that a terminal would act on, or that shows as something else.
+    """Return a text with `?` for each character that a terminal would act on, or that deceives.
 
-    Control characters, those that turn the direction of writing, and those without width are "?".
+    These are control characters, those that change the direction of writing, and those without
+    width. Of the combining marks on one letter, all but two are removed.
     """
     if text.isascii():
         return text if text.isprintable() else "".join(map(_shown_ascii, text))
@@ -149,7 +150,7 @@ def _shown_ascii(char: str) -> str:
     return char if char.isprintable() else "?"
 
 
-def _started(record: RunStarted) -> str:
+def _start_text(record: RunStarted) -> str:
     limits = record.limits
     named = "".join(f"  {each.name}={each.bytes}B" for each in record.contexts)
     tokens = "" if limits.tokens == FIGURE_MAX else f" tokens<={limits.tokens}"
@@ -209,11 +210,11 @@ def _host(record: CallHost | HostAnswered) -> str:
             return f"calling    {record.name}  {record.policy}"
         case HostAnswered():
             verdict = "ok" if record.ok else "error"
-            return f"answered   {record.name}  {verdict}  {_size(record)}{_touched(record)}"
+            return f"answered   {record.name}  {verdict}  {_size(record)}{_skill_text(record)}"
 
 
-def _touched(record: HostAnswered) -> str:
-    """What the call did with a skill."""
+def _skill_text(record: HostAnswered) -> str:
+    """Write what the call did with a skill; an empty text if it did nothing with one."""
     match record.skill:
         case SkillLoaded(id=id):
             return f"  loaded the skill {plain(id)}"
@@ -225,14 +226,17 @@ def _touched(record: HostAnswered) -> str:
 
 def _size(record: HostAnswered) -> str:
     if record.reply_ref is not None:
-        return f"{record.reply_ref.byte_len} bytes, kept apart"
+        return f"{record.reply_ref.byte_len} bytes, as an attachment"
     if record.reply_sha256 is not None:
-        return "can be made again"
+        return "can be computed again"
     return f"{len(record.reply)} bytes"
 
 
-def _compacted(record: AskModel) -> list[str]:
-    """That a prompt was made shorter before it was sent, as the names of its parts say."""
+def _compaction_lines(record: AskModel) -> list[str]:
+    """Write which turns were shortened or left out in a prompt; no line if none was.
+
+    The names of the parts of the prompt say so.
+    """
     short = sum(each.startswith(BRIEF) for each in record.added)
     parts = [part for each in record.added for part in each.split("+")]
     gone = [each.removeprefix(EARLIER) for each in parts if each.startswith(EARLIER)]
@@ -244,7 +248,7 @@ def _model(record: AskModel | ModelReplied | ModelFailed | ModelRefused) -> list
     match record:
         case AskModel():
             asked = f"asked      added={','.join(record.added)}"
-            return [*_compacted(record), f"{asked}{_catalog(record)}"]
+            return [*_compaction_lines(record), f"{asked}{_catalog(record)}"]
         case ModelReplied():
             cut = "  cut" if record.cut else ""
             return [f"replied    {len(record.text)} characters{cut}"]
@@ -260,7 +264,7 @@ def _catalog(record: AskModel) -> str:
 
 
 def _query(record: QueryRecord) -> str:
-    """A model call of a program, in a line."""
+    """Write a record of a program's model call in a line."""
     place = f"call={record.intent} item={record.item} attempt={record.attempt}"
     match record:
         case QueryAsked():
@@ -278,7 +282,7 @@ def _query(record: QueryRecord) -> str:
 
 
 def outcome(record: ProgramFinished) -> str:
-    """What came of a program, in a few words."""
+    """Describe the end of a program in a few words: failure, exit code, answer, value or output."""
     if record.failure is not None:
         return f"{record.failure.kind}: {_short(record.failure.message)}"
     if isinstance(record.exit_code, int) and record.exit_code:
@@ -297,17 +301,17 @@ def _short(text: str) -> str:
     return repr(line if len(line) <= _SHOWN_CHARS_MAX else line[: _SHOWN_CHARS_MAX - 3] + "...")
 
 
-# The receipts of steps, as a table for people and as JSON for programs.
+# The receipts of steps: a table for people, JSON for programs.
 
 
 _INDENT_MAX = 12
 _HEADINGS = ("step", "status", "calls", "in", "out", "cost", "runs", "")
-# Names stand on the left, and so does what is said at the end; figures stand on the right.
+# Text columns are aligned on the left, numbers on the right.
 _LEFT = (0, 1, len(_HEADINGS) - 1)
 
 
 def steps_as_json(chain: str, lines: Sequence[StepLine]) -> bytes:
-    """The receipts that are there, the paths of the steps that have none, and the totals."""
+    """Encode the receipts of steps, the paths of steps that have none yet, and the totals."""
     return msgspec.json.encode(
         {
             "run": chain,
@@ -320,20 +324,20 @@ def steps_as_json(chain: str, lines: Sequence[StepLine]) -> bytes:
 
 
 def table_lines(chain: str, lines: Sequence[StepLine]) -> list[str]:
-    """Steps by line, each one indented under the one it stands in."""
+    """Write a table of steps, each indented below the step that it is in, and notes on it."""
     totals = step_totals(lines)
     unfinished = sum(line.receipt.unfinished for line in lines if line.receipt is not None)
     missed = sum(line.missed for line in lines)
     rows = [_HEADINGS, *map(_row, lines), _total(totals)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEADINGS))]
     made = [f"steps     {chain}", f"cost      {_cost(totals)}", ""]
-    made += [_aligned(row, widths) for row in rows]
+    made += [_align(row, widths) for row in rows]
     if any(line.receipt is None for line in lines):
-        made.append("steps that are open have no receipt yet; what was cut off never gets one")
+        made.append("open steps have no receipt yet; interrupted steps never get one")
     if unfinished:
-        made.append("where something was still going, its later cost is in its own receipt only")
+        made.append("what had not ended with its step has its later cost in its own receipt only")
     if missed:
-        made.append(f"{missed:,} steps that were left before the first run are not here")
+        made.append(f"{quantity(missed, 'step')} ended before the first run, and are not listed")
     return made
 
 
@@ -344,7 +348,7 @@ def _row(line: StepLine) -> tuple[str, ...]:
         return (name, line.status, "", "", "", "", "", "")
     said = [] if receipt.error is None else [plain(receipt.error)]
     if receipt.unfinished:
-        said.append(f"{receipt.unfinished:,} still going")
+        said.append(f"{receipt.unfinished:,} not ended")
     return (
         name,
         line.status,
@@ -369,7 +373,7 @@ def _cost(totals: StepTotals) -> str:
     return f"{shown_usd(totals.usd)}{some}"
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+def _align(row: Sequence[str], widths: Sequence[int]) -> str:
     cells = [
         cell.ljust(width) if place in _LEFT else cell.rjust(width)
         for place, (cell, width) in enumerate(zip(row, widths, strict=True))

@@ -74,7 +74,7 @@ def body_hash(salt: bytes, body: bytes) -> str:
 
 
 def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, Head]:
-    """Append a draft to a chain. Return the entry and the new head."""
+    """Return a draft as the entry after `head`, and the new head. Nothing is stored."""
     header = canonical(
         Header(
             v=FORMAT,
@@ -131,7 +131,8 @@ def is_of_fork(header: bytes) -> bool:
 def root_of(first: Sealed, *, run: str) -> Root | str:
     """Return the root of a run's chain, by its first entry, or why it cannot be known.
 
-    The entry itself is not checked: its content holds if `check_entry` accepts it after this root.
+    The root of a run that is no fork is 32 zero bytes, also if the header cannot be read. The entry
+    itself is not checked: its content holds if `check_entry` accepts it after this root.
     """
     if not is_of_fork(first.header):
         return _NOTHING
@@ -154,7 +155,8 @@ def root_of(first: Sealed, *, run: str) -> Root | str:
 def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | None:
     """Return why an entry does not belong after the hash `previous`; None if it does.
 
-    For the first entry of a run, `root_of` gives that hash.
+    For the first entry of a run, `root_of` gives that hash. It is `UNKNOWN_RECORD` for an entry
+    that is whole and has a record of a later version. Raise `ValueError` if `previous` is no hash.
     """
     header = read_header(entry.header, run=run, seq=seq)
     if isinstance(header, str):
@@ -183,12 +185,18 @@ def read_header(data: bytes, *, run: str, seq: int) -> Header | str:
 
 
 def link(previous: str, header: bytes) -> str:
-    """Return the hash of an entry with this header that follows the hash `previous`."""
+    """Return the hash of an entry with this header that follows the hash `previous`.
+
+    Raise `ValueError` if `previous` is not hexadecimal.
+    """
     return hashlib.sha256(bytes.fromhex(previous) + header).hexdigest()
 
 
 def check_body(header: Header, salt: bytes | None, body: bytes | None) -> str | None:
-    """Return why a body is not the one of a header; None if it is, or was erased."""
+    """Return why a body is not the one of a header; None if it is, or was erased with its salt.
+
+    It is `UNKNOWN_RECORD` for a body that is bound and is no record that this version knows.
+    """
     if salt is None or body is None:
         return None if salt is body else "only one of salt and body is there"
     # Salt and body are hashed as one: without a fixed length, bytes could change sides.

@@ -29,11 +29,10 @@ _EXACT = Context(prec=40, traps=[Inexact, InvalidOperation])
 
 
 def nano_usd(value: Money, *, field: str = "usd") -> int:
-    """Return dollars as whole nano-dollars.
+    """Return dollars as whole nano-dollars, never rounded.
 
-    Raise `InvalidLimit`, which names the field, if not exact.
-
-    It is also raised for a sum that is no decimal number, not finite, negative or above `NANO_MAX`.
+    Raise `InvalidLimit`, which names the field, for more than nine decimals. It is raised also for
+    a sum that is no decimal number, not finite, negative or above about 4.6 billion dollars.
     """
     dollars = _decimal(value, field)
     if not dollars.is_finite():

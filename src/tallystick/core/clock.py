@@ -34,7 +34,10 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def clock_sentence(clock: RunClock) -> str:
-    """Return the sentence that gives a model the time, to the minute, with its time zone."""
+    """Return the sentence that gives a model the time, to the minute, with its time zone.
+
+    In another zone than UTC, a second sentence says that the clock of programs is in UTC.
+    """
     at = _EPOCH + datetime.timedelta(seconds=clock.clock_ns // 10**9 + clock.utc_offset_s)
     said = f"It is {_DAYS[at.weekday()]}, {at:%Y-%m-%d %H:%M}"
     if clock.timezone == UTC:

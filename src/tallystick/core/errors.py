@@ -90,7 +90,7 @@ class Facts(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """Return the message."""
+        """Return the message. It is asked once, when the error is made."""
         return self.says.format_map(vars(self))
 
 
@@ -107,7 +107,7 @@ class TallystickError(Exception):
 
 @contextlib.contextmanager
 def system_errors(named: object, error: type[TallystickError]) -> Iterator[None]:
-    """Translate an `OSError` of the block into one of ours, in one line.
+    """Translate an `OSError` of the block into one of ours, in one line. Others pass as they are.
 
     `named` is the file as it may be shown.
     """
@@ -403,7 +403,10 @@ class SessionFormatUnknown(Facts, StoreError):
 
 
 def without_password(where: str) -> str:
-    """Return the name of a store without the password that the address of a server may have."""
+    """Return the name of a store without the password that the address of a server may have.
+
+    A name without one is returned as it is.
+    """
     return _PASSWORD.sub(r"\1\2@", where)
 
 

@@ -115,6 +115,8 @@ class History:
         self._inside: dict[int, list[QueryRecord]] = {}
         self._ended_at: dict[int, int] = {}
         self._continued_at = -1
+        # The records of model calls and children do not all name their program. They are written
+        # while it runs, and one program runs at a time: so they belong to the last that was begun.
         program = 0
         for place, record in enumerate(records):
             self._by_type.setdefault(type(record), []).append(record)
@@ -139,7 +141,10 @@ class History:
     # -- calls ---------------------------------------------------------------------------------
 
     def begun(self, key: Key) -> Sequence[Beginning]:
-        """Return every beginning of a call; an effect may be begun again under its key."""
+        """Return every beginning of a call, none if there is none.
+
+        An effect may be begun again under its key.
+        """
         return self._begun.get(key, ())
 
     def ended(self, key: Key) -> Outcome | None:
@@ -169,7 +174,10 @@ class History:
         return asked, ended
 
     def child(self, intent: int, item: int) -> list[tuple[ChildBegun, ChildEnded | None]]:
-        """Return every attempt at a child run with its outcome, the first one first."""
+        """Return every attempt at a child run with its outcome or None, the first attempt first.
+
+        An attempt that was refused has no beginning and is not among them: `child_refusal`.
+        """
         found = []
         for begun in self._all(ChildBegun):
             if (begun.intent, begun.item) == (intent, item):
@@ -183,11 +191,14 @@ class History:
         return self._refusals.get((intent, item))
 
     def is_answered(self, intent: int) -> bool:
-        """Return True if a program has the answer to its host call."""
+        """Return True if the answer to a host call is recorded."""
         return Key("host", intent) in self._ended
 
     def inside(self, program: int) -> Sequence[QueryRecord]:
-        """Return the records of the model calls and children of a program, in their order."""
+        """Return the records of the model calls and children of a program, in their order.
+
+        `program` is its intent. 0 has those before the first program.
+        """
         return self._inside.get(program, ())
 
     @cached_property
@@ -243,7 +254,7 @@ class History:
 
     @cached_property
     def answers(self) -> Mapping[int, Sequence[HostAnswered]]:
-        """The host calls of each program that were answered, in their order."""
+        """The host calls of each program that were answered, in their order, by its intent."""
         found: dict[int, list[HostAnswered]] = {}
         for each in self._all(HostAnswered):
             found.setdefault(each.program, []).append(each)
@@ -251,7 +262,7 @@ class History:
 
     @cached_property
     def unanswered(self) -> Mapping[int, Sequence[CallHost]]:
-        """The effects of each program that have no answer."""
+        """The effects of each program that have no answer, by its intent, each once."""
         found: dict[int, list[CallHost]] = {}
         for call in self._all(CallHost):
             if call.attempt == 1 and not self.is_answered(call.intent):
@@ -260,7 +271,10 @@ class History:
 
     @property
     def files_missing(self) -> Sequence[str]:
-        """Names of the files that a resume of this run does not have: they could not be kept."""
+        """Names of the files that a resume of this run does not have: they could not be kept.
+
+        If nothing could be kept after the last program, it is one text that says so.
+        """
         kept = self._all(FilesKept)
         if not kept:
             return ()
@@ -269,7 +283,11 @@ class History:
         return kept[-1].left_out
 
     def open_in(self, program: int) -> str | None:
-        """Return the name of an effect or a paid call of a program that has no outcome, or None."""
+        """Return the name of an effect of a program that has no outcome, else "llm_query".
+
+        That stands for a model call without an outcome; None without one too. Children do not
+        count.
+        """
         effects = self.unanswered.get(program, ())
         if effects:
             return effects[0].name
@@ -302,7 +320,10 @@ class History:
 
     @property
     def holder(self) -> str:
-        """The id that holds the attachments of the run: its own, or that of the last fork."""
+        """The id that holds the attachments of the run: its own, or that of the last fork.
+
+        "" if there is neither record.
+        """
         holders: list[RunStarted | RunForked] = [*self._all(RunStarted), *self._all(RunForked)]
         return holders[-1].session_id if holders else ""
 
@@ -332,7 +353,10 @@ class History:
 
     @cached_property
     def holds(self) -> tuple[dict[int, Amount], set[int]]:
-        """The reservations in the shared scope: the cost of those that ended, and all numbers."""
+        """The reservations in the shared scope: the cost of those with an outcome, by number.
+
+        The second value has the numbers of all that were made.
+        """
         ended: dict[int, Amount] = {}
         begun: set[int] = set()
         for key, records in self._begun.items():
@@ -348,10 +372,10 @@ class History:
 
     @cached_property
     def awaited_children(self) -> list[str]:
-        """The child runs that a resume of this run resumes.
+        """The child runs that a resume of this run resumes, by their ids.
 
-        Programs began them and have no result yet. Also those that were stopped from outside, which
-        have an end.
+        Programs began them, wait for them, and have no result yet. Also those that were stopped
+        from outside, which have an end.
         """
         waits: dict[str, bool] = {}
         for record in self.records:
@@ -392,14 +416,18 @@ class History:
 
     @cached_property
     def exchanges(self) -> Sequence[tuple[AskModel, ModelReplied | ModelFailed]]:
-        """The model calls of turns that have an outcome, in their order, each with its outcome."""
-        return [(self.asked[intent], self.replies[intent]) for intent in sorted(self.replies)]
+        """The model calls of turns that have an outcome, in the order of their intents, with it.
+
+        An outcome whose call is not among the records, as in a hostile file, is left out.
+        """
+        known = sorted(self.replies.keys() & self.asked.keys())
+        return [(self.asked[intent], self.replies[intent]) for intent in known]
 
     def answers_of(self, model: str) -> int:
         """Return how many calls a model has answered or failed.
 
-        Counted are the calls of all turns, and those of programs that named this model. Calls that
-        a cancel left, or whose process died, are not counted.
+        Counted are the calls of all turns, whatever their model, and those of programs that named
+        this one. Calls that a cancel left, or whose process died, are not counted.
         """
         own = {(each.intent, each.item) for each in self._all(QueryAsked) if each.model == model}
         return sum(

@@ -44,8 +44,8 @@ _TO_THE_SECOND = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 def moment_ms(text: str) -> int:
     """Return a moment in milliseconds since 1970, from text like `2026-03-01T09:30:00Z`.
 
-    A date alone, such as `2026-03-01`, is its midnight. Without a zone it is UTC. Raise
-    `UsageError` if the text is no time.
+    A date alone, such as `2026-03-01`, is its midnight. Without a zone it is UTC. It is rounded to
+    the millisecond, and negative before 1970. Raise `UsageError` if the text is no time.
     """
     try:
         read = datetime.fromisoformat(text)
@@ -55,7 +55,10 @@ def moment_ms(text: str) -> int:
 
 
 def moment_text(at_ms: int) -> str:
-    """Return a moment to the second, in UTC. Outside of 1970 to 9999, return its milliseconds."""
+    """Return a moment in UTC, rounded down to the second.
+
+    Outside of the years 1970 to 9999, return its milliseconds as "N ms".
+    """
     if not 0 <= at_ms < _YEAR_10000_MS:
         return f"{at_ms} ms"
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

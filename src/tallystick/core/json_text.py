@@ -19,7 +19,11 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def canonical(value: object) -> bytes:
-    """Encode a value as canonical JSON."""
+    """Encode a value as canonical JSON. NaN and the infinities become `null`.
+
+    Raise `TypeError` for a value that JSON has no form for, or keys that are no text. Raise
+    `UnicodeEncodeError` for half of a character.
+    """
     return _encode(value)
 
 
@@ -39,9 +43,7 @@ _SHOWN_CHARS_MAX = 80
 
 
 def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
-    """Return the value that a text stands for.
-
-    Raise `ValueError`, with the reason in a line, if none.
+    """Return the value that a text stands for. Raise `ValueError`, with the reason, if none.
 
     Also refused: NaN and Infinity, numbers that are too large or too long, a name that occurs twice
     in an object, and halves of characters. The text has at most `chars_max` characters and
@@ -69,7 +71,10 @@ def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
 
 
 def shown(value: object) -> str:
-    """Return a value as JSON, cut to 80 characters."""
+    """Return a value as JSON, cut to 80 characters with "..." at the end, for messages.
+
+    Raise `TypeError` for a value that JSON has no form for.
+    """
     text = json.dumps(value, ensure_ascii=False)
     cut = text if len(text) <= _SHOWN_CHARS_MAX else f"{text[: _SHOWN_CHARS_MAX - 3]}..."
     return cut.encode("utf-8", "replace").decode()

@@ -88,7 +88,7 @@ def signed_bytes(document: HeadFile) -> bytes:
 
 
 def parse_head(data: bytes) -> HeadFile | Head:
-    """Return a document, or the bare head of earlier versions.
+    """Return a document, or the bare head of earlier versions. A signature is not checked.
 
     Raise `UsageError` if the data is neither, of another version, or not in canonical form.
     """
@@ -174,8 +174,10 @@ def make_proof(
     """Return the proof of the entry at `seq`, from a run's entries from `start` to a head.
 
     `start` may be as late as the entry before. Raise `UsageError` if the entry is not there, or if
-    its body is asked for and was erased. Nothing is checked here: `check_proof` does that.
+    its body is asked for and was erased. Raise it also for a first entry if the root of the run
+    cannot be known. Nothing is checked here: `check_proof` does that.
     """
+    # One pass: a run may have many entries, and only the headers after this one are kept.
     previous: str | None = None
     found: Sealed | None = None
     after: list[str] = []
@@ -208,7 +210,10 @@ def make_proof(
 
 
 def check_proof(proof: Proof, head: Head) -> tuple[int, str] | None:
-    """Return at which entry a proof does not lead to a head, and why; None if it does."""
+    """Return at which entry a proof does not lead to a head, and why; None if it does.
+
+    `proof` is one of `parse_proof` or `make_proof`.
+    """
     if head.count <= proof.seq:
         return proof.seq, f"it is behind the head, which counts {head.count}"
     if head.count != proof.count:

@@ -74,9 +74,10 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 
 def check_schema(schema: object) -> Mapping[str, Any]:
-    """Return a schema that is supported.
+    """Return the schema that was given, if it is supported.
 
-    Raise `UsageError`, which names the place, for any other.
+    Raise `UsageError`, which names the place, for any other. It may have 16 levels, 500 parts and
+    8,000 characters as JSON. Raise `TypeError` if a value in it is no JSON.
     """
     count = [0]
     _check(schema, "schema", 0, count)
@@ -101,6 +102,9 @@ def _check(schema: object, where: str, depth: int, count: list[int]) -> None:
 
 
 def _check_words(schema: Mapping[str, Any], where: str) -> None:
+    """Raise `UsageError` unless the keywords have values of their types."""
+    # Comparing relies on each of these types. A wrong one is refused here, when the schema is
+    # given, and does not raise later at an answer. Values in `enum` and `const` are only compared.
     kinds = schema.get("type", [])
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in _TYPES:
@@ -132,7 +136,10 @@ def _check_parts(schema: Mapping[str, Any], where: str, depth: int, count: list[
 
 
 def takes_text(schema: Mapping[str, Any]) -> bool:
-    """Return True if a schema names strings among its values."""
+    """Return True if a schema names strings among its values: by type, `enum`, `const` or a choice.
+
+    A schema that only leaves them possible, because it has no type, does not.
+    """
     named = [*schema.get("enum", []), schema.get("const")]
     parts = [each for word in _LISTS for each in schema.get(word, [])]
     return (
@@ -146,7 +153,10 @@ def takes_text(schema: Mapping[str, Any]) -> bool:
 
 
 def problem_of(value: object, schema: Mapping[str, Any]) -> str | None:
-    """Return why a value does not fit a schema; None if it does."""
+    """Return the first reason why a value does not fit a schema; None if it does.
+
+    A value that takes more than 50,000 steps to compare, or is nested too deep, does not fit.
+    """
     try:
         return _problem(value, schema, "the answer", [0])
     except (OverflowError, RecursionError) as error:
@@ -154,7 +164,10 @@ def problem_of(value: object, schema: Mapping[str, Any]) -> str | None:
 
 
 def _problem(value: object, schema: Mapping[str, Any], where: str, steps: list[int]) -> str | None:
-    """Return why a value does not fit a schema. Raise `OverflowError` after `_STEPS_MAX` steps."""
+    """Return why a value does not fit a schema, None if it does.
+
+    `steps` counts on through the whole comparison. Raise `OverflowError` after `_STEPS_MAX`.
+    """
     steps[0] += 1
     if steps[0] > _STEPS_MAX:
         raise OverflowError("it has too many parts")
@@ -229,12 +242,16 @@ def _combined_problem(
 
 
 def found_in(text: str, schema: Mapping[str, Any]) -> object:
-    """Return the JSON value in a reply. Raise `ValueError` if there is none.
+    """Return the JSON value in a reply, not yet compared with the schema.
 
-    A model asked for a yes or a number often writes it bare, with a word around it. So a boolean
-    may be `yes` or `no`, and a single number in the text counts. If a schema wants a string or has
-    an `enum`, the whole text counts.
+    Tried in this order: the whole text, each block in a fence, what the type of the schema allows,
+    an object or a list inside prose. A boolean may be `yes` or `no` as the first word, and a number
+    the only one in the text. If the schema wants a string or has an `enum`, it is the whole text.
+    Raise `ValueError` if there is none.
     """
+    # A model asked for a yes or a number often writes it bare, with a word around it. Text that is
+    # JSON as it stands goes first: it needs no guess. An object inside prose goes last, because
+    # brackets stand in prose for other reasons too.
     kinds = _as_list(schema.get("type", []))
     for part in (text.strip(), *(each.strip() for each in _FENCED.findall(text))):
         try:
@@ -258,7 +275,10 @@ def found_in(text: str, schema: Mapping[str, Any]) -> object:
 
 
 def _first_json_value(text: str) -> object:
-    """Return the first JSON object or list inside prose. Raise `ValueError` if there is none."""
+    """Return the JSON object or list that begins at one of the first eight brackets of a text.
+
+    Only its first 200,000 characters are read. Raise `ValueError` if none begins there.
+    """
     decoder = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite_float)
     text = text[:_EMBEDDED_CHARS_MAX]
     for match in itertools.islice(re.finditer(r"[\[{]", text), _STARTS_MAX):

@@ -125,7 +125,7 @@ class StepExhaustion(msgspec.Struct, frozen=True, kw_only=True):
         return f"step `{self.step}` exceeded {self.limit} budget ({over})"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the facts as data, with money in dollars."""
+        """Return the facts as data, with money in dollars and every figure a float."""
         kind, reason = _STEP
         return {
             "category": _CATEGORY,
@@ -232,7 +232,10 @@ class StepBudgetError(TallystickError):
 
 
 def is_budget_error(found: object) -> bool:
-    """Return True if an error, raised or as a dictionary, says that a budget is exhausted."""
+    """Return True if an error, raised or as a dictionary, says that a budget is exhausted.
+
+    A group does if it has only such errors. False for any other value.
+    """
     match found:
         case BaseException():
             return budget_error_in(found) is not None
@@ -249,7 +252,7 @@ def is_budget_error(found: object) -> bool:
 
 
 def budget_error_in(error: BaseException) -> StepBudgetError | None:
-    """Return the budget error that an error is, or None.
+    """Return the budget error that an error is, or None for any other.
 
     A group counts if it has only budget errors: then the first one is returned. Tasks that run side
     by side raise in groups, and another error among them must not be hidden.
@@ -265,9 +268,9 @@ def budget_error_in(error: BaseException) -> StepBudgetError | None:
 
 
 def mark_escalated(error: object, by: Escalation) -> object:
-    """Return a marked copy of an error, raised or as a dictionary.
+    """Return a marked copy of a `StepBudgetError` or of any dictionary.
 
-    Anything else is returned as it is.
+    Names of a step that are there already stay. Anything else is returned as it is.
     """
     if isinstance(error, StepBudgetError):
         return error.escalated_by(by)
@@ -325,6 +328,7 @@ class StepDefinition(msgspec.Struct, frozen=True, kw_only=True):
     ) -> StepDefinition:
         """Return a definition from values that a person wrote. None is absent.
 
+        The default name is `function`. `budget` is a dictionary of `max_tokens` and `max_usd`.
         Raise `InvalidStep` or `InvalidLimit`, which name the field.
         """
         return cls(
@@ -345,7 +349,8 @@ class StepRegistry:
     def register(self, function_name: object, metadata: object) -> StepDefinition:
         """Declare a function to be a step. A second registration replaces the first.
 
-        Raise `UsageError` if the arguments have the wrong types, and as `StepDefinition.of` does.
+        Raise `UsageError` if the arguments have the wrong types, `InvalidStep` for an unknown key,
+        and as `StepDefinition.of` does. Then an earlier registration stays.
         """
         if not isinstance(function_name, str):
             raise UsageError("__register_step: expected (function_name, metadata_dict)")
@@ -357,7 +362,7 @@ class StepRegistry:
         return definition
 
     def find(self, function_name: str) -> StepDefinition | None:
-        """Return the definition of a function that is a step, or None."""
+        """Return the definition of a function, None if it is not registered."""
         return self._definitions.get(function_name)
 
     def reset(self) -> None:
@@ -379,7 +384,7 @@ class StepUsage(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
     def with_call(self, charge: Charge, *, model: str) -> StepUsage:
-        """Return the sums with one more model call."""
+        """Return the sums with one more model call. An empty `model` leaves the last one."""
         return StepUsage(
             input_tokens=self.input_tokens + charge.tokens_in,
             output_tokens=self.output_tokens + charge.tokens_out,
@@ -473,8 +478,8 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
 def charge_of_call(*, input_tokens: int, output_tokens: int, cost_usd: Money | None) -> Charge:
     """Return the charge of one model call, from reported figures. A cost of None is unknown.
 
-    Negative figures count as zero. Raise `InvalidStep` if a count is not whole, or the cost not a
-    finite number.
+    Negative figures count as zero. A cost is rounded up to the nano-dollar, and is at most
+    `NANO_MAX`. Raise `InvalidStep` if a count is not whole, or the cost not a finite number.
     """
     return Charge(
         tokens_in=_count(input_tokens, "input_tokens"),

@@ -85,11 +85,10 @@ def checked(asked: str) -> AskedStrategy:
 
 
 def chosen(asked: AskedStrategy, facts: Facts) -> Choice:
-    """Return the strategy to use.
+    """Return the strategy to use. Only the reason of `auto` is not empty.
 
-    Raise `UsageError` if direct was asked for and the texts do not fit.
-
-    A direct run that no budget pays for is not refused here but when it makes its first call.
+    Raise `UsageError` if direct was asked for and the texts do not fit. A direct run that no budget
+    pays for is not refused here but when it makes its first call.
     """
     if asked == "auto":
         return _auto(facts)
@@ -152,6 +151,7 @@ def _auto(facts: Facts) -> Choice:
         if (why := not_direct(facts)) is not None:
             return Choice(strategy="code", why=f"not direct: {why}")
         return Choice(strategy="direct", why="there are only pictures, which no program sees")
+    # Before any length is looked at: a model miscounts rows also if they are short.
     if facts.rows > ROWS_MAX:
         return Choice(
             strategy="code",

@@ -68,7 +68,7 @@ class _Dice:
 
 
 def harbour(seed: int = SEED) -> dict[str, str]:
-    """Return the log of a seed, by its file name."""
+    """Return the log of a seed by its file name: one file of about three megabytes."""
     dice = _Dice(seed)
     # First, so that `expected_answer` can compute it without generating the log.
     towed, officer = _event(dice)

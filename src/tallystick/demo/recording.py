@@ -24,6 +24,6 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def recording() -> Recording:
-    """Return the recording that ships with the package."""
+    """Return the recording that ships with the package. It is read again by each call."""
     body = files("tallystick.demo").joinpath(FILE).read_bytes()
     return msgspec.json.decode(body, type=Recording)

@@ -1,1 +1,1 @@
-"""The data of a run: files and texts, how they are laid out for programs, and cited."""
+"""Read the files and texts of a run, lay them out for its programs, and cite them."""

@@ -1,7 +1,7 @@
-"""The data of runs as a capability: kept, described to the model, found by programs, cited.
+"""Give runs their data: store it, describe it to the model, and cite it.
 
-It is the first capability of every run. A new run is laid out once, when its start is made; a
-recorded one is read from its attachments.
+This is the first capability of every run. The inputs of a new run are laid out once, when its start
+is made. Those of a recorded run are read from its attachments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tallystick.core.citation.cited import Cited
 from tallystick.core.history import History
 from tallystick.core.records import RunEnded, RunStarted
 from tallystick.core.strategy import AskedStrategy
-from tallystick.inputs.kept import cited, fields_of, recorded_data, stored
+from tallystick.inputs.kept import cite_answer, input_fields, recorded_data, store_inputs
 from tallystick.inputs.layout import InputLayout, layout_of
 from tallystick.inputs.strategy import check_strategy, with_strategy
 from tallystick.runtime.calls.capability import (
@@ -30,35 +30,41 @@ from tallystick.runtime.context.attachments import RunAttachments
 
 @dataclass(frozen=True, slots=True)
 class _NewRun:
-    """The layout of a run between the making of its start and its opening."""
+    """The layout of a new run, kept from the time its start is made until the run is opened."""
 
     layout: InputLayout
     strategy: AskedStrategy | None
 
 
 class InputsCapability(CapabilityBase):
-    """Give runs the texts and pictures that they are asked about."""
+    """The capability that gives runs their texts and pictures.
+
+    The layout of a new run is kept here from `start_fields` until `open`, so both need one object.
+    """
 
     name = "inputs"
 
     def __init__(self) -> None:
-        # By the holder of a run's attachments, which every new run has for itself.
+        # By the id of the holder of the attachments. Each new run has a holder of its own.
         self._new: dict[str, _NewRun] = {}
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Keep the inputs, and return what the start records of them.
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+        """Store the inputs as attachments, and return the fields that the start records of them.
 
-        Raise `UsageError` for a strategy that cannot be taken, and for inputs that cannot be read.
+        Raise `UsageError` if the strategy cannot be used, or if an input cannot be read.
         """
         check_strategy(asked.strategy, asked.inputs)
-        store = stored(asked.inputs, run_attachments)
-        # Laid out from the copies: others may change the files that were named.
+        store = store_inputs(asked.inputs, run_attachments)
+        # Lay out the copies: another process may change the files that were named.
         layout = layout_of(store.inputs, question=asked.goal)
         self._new[asked.session_id] = _NewRun(layout, asked.strategy)
-        return fields_of(store, layout)
+        return input_fields(store, layout)
 
     def open(self, started: RunStarted, history: History, services: RunServices) -> RunCapability:
-        """Give a new run what was laid out for it, and a recorded one what its record names."""
+        """Return the capability of a run: with its new layout, or with the data of its record.
+
+        For a recorded run, raise `AttachmentError` if its data cannot be read.
+        """
         new = None if history.records else self._new.pop(started.session_id, None)
         if new is not None:
             data = RunData(values=new.layout.values, texts=new.layout.texts)
@@ -68,8 +74,12 @@ class InputsCapability(CapabilityBase):
     def cite_recorded(
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
-        """Check the answer of a recorded run against what it was given."""
-        return cited(ended, started, recorded_data(started, run_attachments), run_attachments)
+        """Check the answer of a recorded run against its inputs, and return the citations.
+
+        They are empty if it has no answer, never None. Raise `AttachmentError` if the data cannot
+        be read.
+        """
+        return cite_answer(ended, started, recorded_data(started, run_attachments), run_attachments)
 
 
 class _InputsOfRun(RunCapability):
@@ -84,8 +94,8 @@ class _InputsOfRun(RunCapability):
         asked = (ended, started, self._data, self._services.run_attachments)
         if self._data.texts:
             # Long texts take seconds to search, and the event loop belongs to other runs too.
-            return await asyncio.to_thread(cited, *asked)
-        return cited(*asked)
+            return await asyncio.to_thread(cite_answer, *asked)
+        return cite_answer(*asked)
 
 
 class _InputsOfNewRun(_InputsOfRun):

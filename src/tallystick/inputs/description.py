@@ -1,38 +1,43 @@
-"""What a model is told of its data: names, shapes and parts, and a short program to start from.
+"""Describe the inputs to the model: names, shapes, excerpts, and a short program to start from.
 
-Weak models copy whatever program they were shown last. So the one they see names their own
-columns, keys and words, and looks at a few: what it finds is never the answer.
+Weak models copy the last program that they were shown. So this program uses the columns and keys
+of their own data. It only looks at a few rows, so its output is never the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.inputs.shapes import Shape, described
-from tallystick.runtime.context.namespace import called, view_name
+from tallystick.inputs.shapes import Shape, describe_shape
+from tallystick.runtime.context.namespace import spelling_of, view_name
 from tallystick.sandbox.text import HostText
 
 _ITEMS = {"table": "row", "json_lines": "record"}
 _QUESTION_CHARS_MAX = 400
 
-# A text: the variable it is in, its key if that is a dictionary, and what it is made of.
-Placed = tuple[str, str | None, Shape]
+# A text: its variable, its key if the variable is a dictionary (else None), and its shape.
+PlacedText = tuple[str, str | None, Shape]
 
 
-def program_over(placed: Sequence[Placed]) -> str:
-    """Return a program over these texts; one that joins, if two tables share a column."""
+def program_over(placed: Sequence[PlacedText]) -> str:
+    """Return a first program over these texts, at least one.
+
+    It joins the first two tables that can be joined on a column. Otherwise it looks at the first
+    text that is not empty, or at the first.
+    """
     joined = _join([(_view(each), each[2]) for each in placed if each[2].kind == "table"])
     if joined is not None:
         return joined
-    # An empty text has nothing to be shown.
-    return _over(next((each for each in placed if each[2].examples), placed[0]))
+    # An empty text has no examples, so another one is preferred.
+    return _program_for(next((each for each in placed if each[2].examples), placed[0]))
 
 
-def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
-    """A program that asks a model about the text of each item; None if there are no such texts.
+def query_program(placed: Sequence[PlacedText], *, question: str) -> str | None:
+    """Return a program that asks a model about each row or record, in one batch.
 
-    It asks with the words of the task, since a weak model leaves the question as it is; and it
-    keeps the items that the answer was yes for, since that is how such a model goes on.
+    Return None if no text is a table or JSON lines with a text column to read. The program uses the
+    words of the task, since a weak model does not change the question; of a long task, the last 400
+    characters. It keeps the items whose answer was yes, since such a model continues from there.
     """
     for each in placed:
         shape = each[2]
@@ -40,7 +45,7 @@ def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
         if item is not None and shape.read:
             name = _view(each)
             return (
-                f"question = {_question_cut(question)!r}\n"
+                f"question = {_cut_question(question)!r}\n"
                 f'asked = [f"{{question}} For this one alone, yes or no: {{{item}{shape.read}}}" '
                 f"for {item} in {name}]\n"
                 f"said = llm_query_batched(asked, schema=bool)\n"
@@ -50,35 +55,35 @@ def asking_over(placed: Sequence[Placed], *, question: str) -> str | None:
     return None
 
 
-def _question_cut(question: str) -> str:
+def _cut_question(question: str) -> str:
     return question if len(question) <= _QUESTION_CHARS_MAX else question[-_QUESTION_CHARS_MAX:]
 
 
-def _view(placed: Placed) -> str:
+def _view(placed: PlacedText) -> str:
     of, key, shape = placed
-    return called(view_name(shape.name, of), key)
+    return spelling_of(view_name(shape.name, of), key)
 
 
-def _over(placed: Placed) -> str:
+def _program_for(placed: PlacedText) -> str:
     of, key, shape = placed
     name = _view(placed)
     match shape.kind:
         case "table":
-            return _over_rows(shape, name)
+            return _program_for_rows(shape, name)
         case "json_lines":
-            return _over_records(shape, name)
+            return _program_for_records(shape, name)
         case "json":
             return f"print(type({name}), list({name})[:5])"
         case "numbers":
             return f"print(len({name}), min({name}), max({name}))"
         case "lines" if shape.prose:
-            return f"print({called(of, key)}[:500])"
+            return f"print({spelling_of(of, key)}[:500])"
         case "lines":
             return f"for line in {name}[:3]:\n    print(line)"
 
 
-def _over_rows(shape: Shape, name: str) -> str:
-    # No condition: a weak model would keep it.
+def _program_for_rows(shape: Shape, name: str) -> str:
+    # The program has no condition: a weak model would keep it.
     number = _number_column(shape)
     text = next((column for column, kind in shape.columns[1:] if kind == "str"), None)
     shown = [column for column in (text, number) if column is not None] or [shape.columns[0][0]]
@@ -86,7 +91,7 @@ def _over_rows(shape: Shape, name: str) -> str:
     return f"for row in {name}[:3]:\n    print({cells})"
 
 
-def _over_records(shape: Shape, name: str) -> str:
+def _program_for_records(shape: Shape, name: str) -> str:
     return f"for record in {name}[:3]:\n    print(record{shape.path})"
 
 
@@ -98,10 +103,10 @@ def _number_column(shape: Shape) -> str | None:
 
 
 def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
-    """Rows of one table with those of another, by a column that both have."""
+    """Return a program that joins two tables on a shared column; None if no two share one."""
     for left, left_shape in tables:
         for right, right_shape in tables:
-            shared = _shared(left_shape, right_shape) if left != right else None
+            shared = _join_columns(left_shape, right_shape) if left != right else None
             if shared is not None:
                 mine, theirs = shared
                 shown = next(name for name, _ in (*right_shape.columns[1:], right_shape.columns[0]))
@@ -113,8 +118,12 @@ def _join(tables: Sequence[tuple[str, Shape]]) -> str | None:
     return None
 
 
-def _shared(left: Shape, right: Shape) -> tuple[str, str] | None:
-    """A column of the left whose values are found in a column of the right that has each once."""
+def _join_columns(left: Shape, right: Shape) -> tuple[str, str] | None:
+    """Return a column of each table to join them on; None if no two fit.
+
+    They have one kind. Each value of the left column occurs in the right one, which has no value
+    twice.
+    """
     left_kinds, right_kinds = dict(left.columns), dict(right.columns)
     for mine, values in left.keys.items():
         for theirs, known in right.keys.items():
@@ -124,10 +133,11 @@ def _shared(left: Shape, right: Shape) -> tuple[str, str] | None:
     return None
 
 
-# What a model is told of its data: names, shapes and parts, never more than fits a short prompt.
+# The description is short, whatever the size of the data.
 #
-# A text is told by its shape, or by parts of it if it has none or stays on the host. Of several
-# texts some are told; of a corpus of many files their first names and a few parts.
+# A text is described by its shape. If it is prose or stays on the host, excerpts of it are shown.
+# Of several texts only some are described. Of more than 20, the first names are listed and short
+# excerpts of a few are shown.
 
 
 FILES_SHOWN = 4
@@ -135,7 +145,7 @@ _SAMPLE_CHARS = 300
 WHOLE_CHARS_MAX = 1_500
 _WHOLE_OF_SEVERAL_CHARS_MAX = 400
 _NAMES_SHOWN = 20
-# More files than names are shown are many: then little is told of each.
+# Limits for a variable with more files than `_NAMES_SHOWN`: less is shown of each.
 _OF_MANY_SHOWN = 2
 _OF_MANY_CHARS_MAX = 500
 _OF_MANY_WHOLE_CHARS_MAX = 200
@@ -145,12 +155,19 @@ _OF_MANY_NAMES_CHARS_MAX = 500
 
 
 def files_shown(count: int, *, at_most: int) -> int:
-    """Of how many files in a variable more is told than their names."""
+    """Return how many of the `count` files in a variable are described, not only named.
+
+    Of more than 20 files that is at most 2, else at most `at_most`.
+    """
     return min(at_most, count if count <= _NAMES_SHOWN else _OF_MANY_SHOWN)
 
 
-def told_of_names(variable: str, names: Sequence[str]) -> str:
-    """For several files: that they are a dictionary, and its keys."""
+def describe_names(variable: str, names: Sequence[str]) -> str:
+    """Describe a variable with several files: it is a dictionary, and these are its keys.
+
+    At most 20 names are listed, in 4,000 characters, or in 500 if there are more than 20 files; the
+    rest is counted.
+    """
     many = len(names) > _NAMES_SHOWN
     left = _OF_MANY_NAMES_CHARS_MAX if many else _NAMES_CHARS_MAX
     shown: list[str] = []
@@ -158,13 +175,13 @@ def told_of_names(variable: str, names: Sequence[str]) -> str:
         left -= len(repr(name))
         if left < 0 and shown:
             break
-        shown.append(_shortened(repr(name), _NAMES_CHARS_MAX))
+        shown.append(_shorten(repr(name), _NAMES_CHARS_MAX))
     more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
     return f"`{variable}` is a dict of texts by file name: {', '.join(shown)}{more}."
 
 
-def told_of_corpus(variable: str) -> str:
-    """What can be done with texts on the host all at once."""
+def describe_host_texts(variable: str) -> str:
+    """Describe the functions that search all texts of a variable on the host at once."""
     return (
         f"They stay outside: {variable}.grep(pattern) gives (name, line number, line) for each "
         f"line that matches in any of them, {variable}.search(pattern) gives (name, start, end, "
@@ -172,34 +189,39 @@ def told_of_corpus(variable: str) -> str:
     )
 
 
-def told_of(
+def describe_text(
     text: str, shape: Shape, *, of: str, key: str | None, alone: bool, count: int, question: str
 ) -> tuple[str, bool]:
-    """A text in the guest, one of `count` in its variable; and whether all of it is shown.
+    """Describe a text in the guest, one of `count` in its variable.
 
-    One that is `alone` is all the data there is.
+    Return the description, and True if it shows the whole text. `alone` says that the run has no
+    other text; then up to 1,500 characters are shown whole. Otherwise that is 400, or 200 if the
+    variable has more than 20 files. The question decides about remarks on dates.
     """
-    name = called(of, key)
+    name = spelling_of(of, key)
     many = count > _NAMES_SHOWN
-    told = described(shape, of=of, key=key, question=question)
-    told = _shortened(told, _OF_MANY_CHARS_MAX) if many else told
+    description = describe_shape(shape, of=of, key=key, question=question)
+    description = _shorten(description, _OF_MANY_CHARS_MAX) if many else description
     whole = WHOLE_CHARS_MAX if alone else _WHOLE_OF_SEVERAL_CHARS_MAX
     if len(text) <= (_OF_MANY_WHOLE_CHARS_MAX if many else whole):
-        return f"`{name}` is this text (str), whole:\n{text}\n{told}", True
+        return f"`{name}` is this text (str), whole:\n{text}\n{description}", True
     if shape.prose:
-        lines = called(view_name(shape.name, of), key)
+        lines = spelling_of(view_name(shape.name, of), key)
         parts = _sample(HostText.of(text), count=count)
         return (
             f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}",
             False,
         )
-    # Of a text that was taken apart, the whole is not named: weak models would parse it again.
-    return told, False
+    # The text itself is not named if it was parsed: weak models would parse it again.
+    return description, False
 
 
-def told_of_long(text: HostText, *, of: str, key: str | None, count: int) -> str:
-    """A text on the host, one of `count` in its variable."""
-    name = called(of, key)
+def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
+    """Describe a text on the host, one of `count` in its variable, with excerpts.
+
+    In a variable of more than 20 texts, the functions that search it are left out.
+    """
+    name = spelling_of(of, key)
     parts = _sample(text, count=count)
     if count > _NAMES_SHOWN:
         return f"Parts of {name}:\n{parts}"
@@ -210,20 +232,24 @@ def told_of_long(text: HostText, *, of: str, key: str | None, count: int) -> str
     )
 
 
-def told_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
-    """One line for a text of which no more is told. Without a shape it stays on the host."""
-    name = called(of, key)
+def describe_in_short(shape: Shape | None, *, of: str, key: str | None) -> str:
+    """Describe a text in one line. Without a shape, the text stays on the host."""
+    name = spelling_of(of, key)
     if shape is None:
         return f"`{name}` is a long text that stays outside: slice it, or use {name}.search."
-    return f"`{name}` is a text (str), `{called(view_name(shape.name, of), key)}` is {shape.says}."
+    view = spelling_of(view_name(shape.name, of), key)
+    return f"`{name}` is a text (str), `{view}` is {shape.says}."
 
 
-def _shortened(told: str, chars_max: int) -> str:
-    return told if len(told) <= chars_max else f"{told[:chars_max]}..."
+def _shorten(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[:chars_max]}..."
 
 
 def _sample(text: HostText, *, count: int) -> str:
-    """Head, middle and tail of a long text."""
+    """Return head, middle and tail of a long text, or a short one whole.
+
+    Each part has 300 characters, or 80 in a variable of more than 20 files.
+    """
     size = _SAMPLE_CHARS if count <= _NAMES_SHOWN else _OF_MANY_SAMPLE_CHARS
     chars = text.length()
     if chars <= 3 * size:

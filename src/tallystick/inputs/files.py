@@ -1,10 +1,10 @@
-"""Files that are named for a run, found, opened and decoded: as UTF-8 text, or as pictures.
+"""Find, open and decode the files that are named for a run: as UTF-8 text, or as pictures.
 
-Rule 1: what is UTF-8 stays as it is. What is nearly all UTF-8 stays too: the bytes that are none
-are read as U+FFFD. So no text changes for a few bytes that were damaged.
-Rule 2: a byte order mark decides. Without one, NUL bytes mean UTF-16 or UTF-32 or no text at all;
-other bytes that are not UTF-8 mean an older encoding, which is chosen by how its text looks.
-Rule 3: an encoding is taken only if all of the bytes can be decoded in it.
+Rule 1: UTF-8 stays as it is. So does text that is nearly all UTF-8: its invalid bytes are read as
+U+FFFD. So a few damaged bytes do not change the encoding of the whole text.
+Rule 2: a byte order mark decides. Without one, NUL bytes mean UTF-16, UTF-32, or no text at all.
+Other bytes that are not UTF-8 mean an older encoding, which is chosen by how the text then looks.
+Rule 3: an encoding is used only if all of the bytes can be decoded in it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tallystick.core.errors import UsageError
 from tallystick.runtime.context.inputs import PICTURES, UTF_8
 from tallystick.sandbox.text import HostText
 
-# Goes through bytes from their beginning, in pieces; each call begins again.
+# Yields the bytes of a file in pieces. Each call starts at the beginning again.
 Pieces = Callable[[], Iterator[bytes]]
 
-# What is nearly UTF-8: the bytes that are not are read as U+FFFD.
+# The encoding of text that is nearly all UTF-8. Its invalid bytes are read as U+FFFD.
 DAMAGED = "utf-8, damaged"
 _MARKED = "utf-8-sig"
 PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 8_192
-# The longer marks first: one of UTF-32 begins like one of UTF-16.
+# The order matters: the mark of UTF-32 LE begins with that of UTF-16 LE.
 _MARKS = (
     (codecs.BOM_UTF8, (_MARKED,)),
     (codecs.BOM_UTF32_LE, ("utf-32-le", "utf-16-le")),
@@ -42,49 +42,54 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, ("utf-16-be",)),
 )
 _UTF_32 = ("utf-32-le", "utf-32-be")
-# The parity of the bytes that are NUL in Latin text.
+# The parity of the positions of NUL bytes in Latin text.
 _UTF_16 = (("utf-16-le", 1), ("utf-16-be", 0))
 _CONTROLS = frozenset("\t\n\f\r\x1b")
 _NO_TEXT = frozenset({"Cc", "Cs", "Cn", "Co"})
 _ASCII = bytes(range(128))
-# Of two that fit as well, the earlier is taken.
+# If two fit equally well, the earlier one is used.
 _OLDER = (
     *("cp1252", "cp1250", "iso8859_2", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255"),
     *("cp1256", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
 )
 _LATIN, _TURKISH = "cp1252", "cp1254"
-# Letters of Icelandic that are Turkish ones in the other encoding, and those it has beside them.
+# Icelandic letters whose bytes are Turkish letters in cp1254, and other letters of Icelandic text.
 _EITHER, _ICELANDIC = frozenset("ðþýÐÞÝ"), frozenset("áéíóúæÁÉÍÓÚÆ")
 _SAMPLE_BYTES_LEAST = 2_048
 _SAMPLE_BYTES_MAX = 65_536
 _SAMPLE_OF_PIECE_BYTES = 8_192
-# Of fewer bytes nothing can be said.
+# Fewer bytes beyond ASCII are too few for a guess.
 _GUESSED_BYTES_LEAST = 4
-# So many characters for each byte that is none, or so few bytes beyond ASCII, are damage.
+# Text counts as damaged UTF-8 if it has at least this many valid characters beyond ASCII for each
+# invalid byte; or, if no older encoding fits, if at most this share of its bytes is beyond ASCII.
 _VALID_TIMES_LEAST = 2
 _DAMAGE_SHARE_MAX = 0.05
 
 
 def encoding_of(pieces: Pieces, *, name: str) -> str:
-    """The encoding of a text: `UTF_8`, `DAMAGED`, or the name of a codec.
+    """Return the encoding of a text: `UTF_8`, `DAMAGED`, or the name of a codec.
 
-    Raises `UsageError` for what is no text, and for text that cannot be decoded.
+    `name` is for messages. `pieces` is called several times, and must yield the same bytes. Raise
+    `UsageError` if it is not text, or cannot be decoded.
     """
     head = next(pieces(), b"")
     for mark, encodings in _MARKS:
         if head.startswith(mark):
-            return _marked(pieces, encodings, name=name)
+            return _encoding_by_mark(pieces, encodings, name=name)
     if b"\0" in head[:_HEAD_BYTES]:
-        found = _unmarked(head[:_HEAD_BYTES], whole=len(head) <= _HEAD_BYTES)
+        found = _encoding_without_mark(head[:_HEAD_BYTES], whole=len(head) <= _HEAD_BYTES)
         if found is None:
             raise UsageError(f"{name}: neither text nor a picture; only those can be read")
         _check(pieces, found, name=name)
         return found
-    return UTF_8 if _is_utf8(pieces) else _older(pieces, name=name)
+    return UTF_8 if _is_utf8(pieces) else _older_encoding(pieces, name=name)
 
 
-def recoded(pieces: Pieces, encoding: str) -> Iterator[bytes]:
-    """The same text in UTF-8, without a byte order mark."""
+def recode(pieces: Pieces, encoding: str) -> Iterator[bytes]:
+    """Yield the text in UTF-8, without a byte order mark. Damaged UTF-8 is yielded as it is.
+
+    Raise `UnicodeDecodeError` if the bytes are not in this encoding, as when they have changed.
+    """
     if encoding in (UTF_8, DAMAGED, _MARKED):
         yield from _without_mark(pieces())
         return
@@ -124,7 +129,7 @@ def _is_utf8(pieces: Pieces) -> bool:
     return True
 
 
-def _marked(pieces: Pieces, encodings: tuple[str, ...], *, name: str) -> str:
+def _encoding_by_mark(pieces: Pieces, encodings: tuple[str, ...], *, name: str) -> str:
     if encodings == (_MARKED,):
         return _MARKED if _is_utf8(pieces) else DAMAGED
     for encoding in encodings[:-1]:
@@ -141,7 +146,7 @@ def _check(pieces: Pieces, encoding: str, *, name: str) -> None:
 
 
 def _fault(pieces: Pieces, encoding: str) -> str | None:
-    """What is wrong with the bytes as text in this encoding, if anything."""
+    """Return why the bytes are not text in this encoding; None if they are."""
     try:
         for text in _texts(pieces, encoding):
             if "\0" in text and encoding.startswith("utf"):
@@ -151,12 +156,15 @@ def _fault(pieces: Pieces, encoding: str) -> str | None:
     return None
 
 
-def _unmarked(head: bytes, *, whole: bool) -> str | None:
-    """The encoding of text with NUL bytes and no mark. UTF-32 fails for nearly all that is none."""
+def _encoding_without_mark(head: bytes, *, whole: bool) -> str | None:
+    """Return the encoding of a text with NUL bytes and without a mark; None if it is no text.
+
+    UTF-32 is tried first: nearly all bytes that are not UTF-32 fail to decode in it.
+    """
     for encoding in _UTF_32:
         if _looks_like_text(head, encoding, unit=4, whole=whole):
             return encoding
-    # Few NULs among bytes that are ASCII for the rest are text with damage in it.
+    # A few NULs among ASCII bytes are damage in a text, not UTF-16.
     if head.count(0) * 4 < len(head) and _beyond_ascii(head) * 10 < len(head):
         return None
     found = [
@@ -188,21 +196,25 @@ def _looks_like_text(head: bytes, encoding: str, *, unit: int, whole: bool) -> b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """Lines that are not ASCII, and the share of bytes beyond ASCII where they were taken."""
+    """Lines that are not ASCII, and the share of bytes beyond ASCII in the part that was read."""
 
     data: bytes
     share: float
 
 
-def _older(pieces: Pieces, *, name: str) -> str:
-    sample = _sampled(pieces)
+def _older_encoding(pieces: Pieces, *, name: str) -> str:
+    """Return the encoding of text that is not UTF-8, or `DAMAGED` if it nearly is.
+
+    Raise `UsageError` if no known encoding can decode it all, and more than 5 % is not ASCII.
+    """
+    sample = _take_sample(pieces)
     text = sample.data.decode("utf-8", "replace")
     broken = text.count("\ufffd")
     valid = sum(not each.isascii() for each in text) - broken
     if valid >= _VALID_TIMES_LEAST * broken:
         return DAMAGED
     few = len(sample.data.translate(None, _ASCII)) < _GUESSED_BYTES_LEAST
-    guesses: list[str] = [] if few else _guesses(sample.data)
+    guesses: list[str] = [] if few else _guess_encodings(sample.data)
     for encoding in [*guesses, _LATIN]:
         if _fault(pieces, encoding) is None:
             return encoding
@@ -213,7 +225,7 @@ def _older(pieces: Pieces, *, name: str) -> str:
     )
 
 
-def _sampled(pieces: Pieces) -> _Sample:
+def _take_sample(pieces: Pieces) -> _Sample:
     lines: list[bytes] = []
     size = seen = beyond = 0
     for piece in pieces():
@@ -235,12 +247,12 @@ def _sampled(pieces: Pieces) -> _Sample:
     return _Sample(data=b"".join(lines), share=beyond / max(1, seen))
 
 
-def _guesses(sample: bytes) -> list[str]:
-    """The encodings in which a sample looks best, best first."""
-    # Imported here: few files need it, and it takes a tenth of a second.
+def _guess_encodings(sample: bytes) -> list[str]:
+    """Return the encodings in which a sample looks like text, the best first; maybe none."""
+    # Imported here: few files need it, and the import takes a tenth of a second.
     from charset_normalizer import from_bytes
 
-    # Of a short text the library says little; repeated, it looks at the same letters for longer.
+    # The library finds little in a short text. Repeated, the same letters count as more evidence.
     while len(sample) < _SAMPLE_BYTES_LEAST:
         sample += sample
     matches = from_bytes(sample, cp_isolation=list(_OLDER), preemptive_behaviour=False)
@@ -259,18 +271,18 @@ def _is_turkish(sample: bytes) -> bool:
     return not letters.isdisjoint(_EITHER) and letters.isdisjoint(_ICELANDIC)
 
 
-# Files that are named for a run, found and opened: as UTF-8 text, or as pictures.
-
+# -- opening files ------------------------------------------------------------------------------
 
 _READ_BYTES_MAX = 1024 * 1024
 _PICTURE_BYTES_MAX = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """A file that was opened. `path` is set for a text that is the file itself.
+class OpenedFile:
+    """A file that was opened.
 
-    A text has no `media_type`; `encoding` is what it was in, `UTF_8` if it was not decoded.
+    `path` is set if `text` reads the file itself, not a copy. A text has no `media_type`.
+    `encoding` is that of the file, `UTF_8` if it was not decoded.
     """
 
     text: HostText
@@ -280,12 +292,20 @@ class Opened:
 
 
 def is_there(named: str) -> bool:
-    """Whether there is a file or a directory of that name, or one that matches it."""
+    """Return True if a file or directory has that name, or matches it as a pattern.
+
+    A link whose target is gone counts too.
+    """
     return os.path.lexists(named) or (glob.has_magic(named) and bool(glob.glob(named)))
 
 
-def expanded(named: str) -> Iterator[Path]:
-    """The files of a name: the file itself, those below a directory, those that match."""
+def expand_name(named: str) -> Iterator[Path]:
+    """Yield the files of a name: the file itself, those below a directory, or those that match.
+
+    Below a directory, hidden files and folders are skipped, and links to directories are not
+    followed. Directories that match a pattern are left out. Raise `UsageError` if the name is
+    empty, if there is no file, or if a link to a file leads out of the directory.
+    """
     if not named:
         raise UsageError("-f: an empty name; a variable in it may not be set")
     path = Path(named)
@@ -307,7 +327,10 @@ def expanded(named: str) -> Iterator[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Files below a folder, in order. Hidden ones are passed over, links that lead out refused."""
+    """Yield the files below a folder, sorted by name within each folder.
+
+    Hidden files and folders are skipped. Raise `UsageError` for a link that leads out.
+    """
     root = os.path.realpath(folder)
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -321,40 +344,48 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def opened(path: Path) -> Opened:
-    """Open a file. Raises `UsageError` for what is neither text nor a picture."""
+def open_file(path: Path) -> OpenedFile:
+    """Open a file. Raise `UsageError` if it cannot be read, or is neither text nor a picture.
+
+    A file of up to 1 MiB is read into memory. A longer UTF-8 text is read from the file itself, a
+    longer text in another encoding from a copy. A picture may have 20,000,000 bytes.
+    """
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"{path}: not a regular file")
-        # Short files are read at once; long ones are only copied, and read from the copy.
+        # A long file is not read into memory: it is read in place, or decoded into a file.
         if found.st_size <= _READ_BYTES_MAX:
-            return opened_bytes(path.read_bytes(), name=str(path))
+            return open_bytes(path.read_bytes(), name=str(path))
         with path.open("rb") as file:
             picture = _picture(file.read(HEAD_BYTES), found.st_size, str(path))
         if picture is not None:
-            return Opened(text=HostText.open(path), media_type=picture, path=path)
-        return _long(path)
+            return OpenedFile(text=HostText.open(path), media_type=picture, path=path)
+        return _open_long(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
 
 
-def opened_bytes(data: bytes, *, name: str) -> Opened:
-    """The same for bytes that are there already."""
+def open_bytes(data: bytes, *, name: str) -> OpenedFile:
+    """Open bytes as `open_file` opens a file. Raise `UsageError` as it does."""
     picture = _picture(data[:HEAD_BYTES], len(data), name)
     if picture is not None:
-        return Opened(text=HostText(data), media_type=picture)
+        return OpenedFile(text=HostText(data), media_type=picture)
 
     def pieces() -> Iterator[bytes]:
         return (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
 
     encoding = encoding_of(pieces, name=name)
-    text = data if encoding == UTF_8 else b"".join(recoded(pieces, encoding))
-    return Opened(text=HostText(text), encoding=encoding)
+    text = data if encoding == UTF_8 else b"".join(recode(pieces, encoding))
+    return OpenedFile(text=HostText(text), encoding=encoding)
 
 
-def _long(path: Path) -> Opened:
-    """A long file. Read as a file: a mapped one that is cut short would end the process."""
+def _open_long(path: Path) -> OpenedFile:
+    """Open a long text.
+
+    To find the encoding, the file is read, not mapped: if another process truncates a mapped file,
+    ours is killed. Raise `UsageError` if it is not text, and `OSError` if it cannot be read.
+    """
 
     def pieces() -> Iterator[bytes]:
         with path.open("rb") as file:
@@ -363,14 +394,14 @@ def _long(path: Path) -> Opened:
 
     encoding = encoding_of(pieces, name=str(path))
     if encoding == UTF_8:
-        return Opened(text=HostText.open(path), path=path)
-    return Opened(text=_copied(pieces, encoding), encoding=encoding)
+        return OpenedFile(text=HostText.open(path), path=path)
+    return OpenedFile(text=_copy_recoded(pieces, encoding), encoding=encoding)
 
 
-def _copied(pieces: Pieces, encoding: str) -> HostText:
-    """The text of a long file in UTF-8, in a file that has no name and goes with the text."""
+def _copy_recoded(pieces: Pieces, encoding: str) -> HostText:
+    """Copy a long text in UTF-8 into a nameless file, which is removed with the returned text."""
     with tempfile.TemporaryFile() as file:
-        for piece in recoded(pieces, encoding):
+        for piece in recode(pieces, encoding):
             file.write(piece)
         file.flush()
         if not file.tell():
@@ -379,7 +410,10 @@ def _copied(pieces: Pieces, encoding: str) -> HostText:
 
 
 def _picture(head: bytes, size: int, name: str) -> str | None:
-    """The media type of a picture; None for anything else."""
+    """Return the media type of a picture; None if it is not one.
+
+    Raise `UsageError` for a picture of over 20,000,000 bytes, or whose size cannot be read.
+    """
     media_type = sniffed(head, whole=len(head) == size)
     if media_type not in PICTURES:
         return None

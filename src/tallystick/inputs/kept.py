@@ -1,4 +1,4 @@
-"""Keep the inputs of a run as attachments, read them back, and check an answer against them."""
+"""Store the inputs of a run as attachments, read them back, and check an answer against them."""
 
 from __future__ import annotations
 
@@ -27,32 +27,39 @@ _Texts = dict[str, HostText | dict[str, HostText]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredInputs:
-    """Inputs that are kept. Their texts are of the copies: nobody else changes those."""
+    """Inputs that were stored. Their texts are read from the copies, which no one else changes."""
 
     inputs: tuple[Input, ...]
-    # By variable and name: a file can be in several.
+    # By variable and name: a file can be in several variables.
     refs: Mapping[tuple[str, str], AttachmentRef]
 
     @property
     def encodings(self) -> tuple[tuple[str, str], ...]:
-        """The files that were decoded, each with what it was in."""
+        """The names of the files that were decoded, each with its encoding, once per name."""
         found = {each.name: each.encoding for each in self.inputs if each.encoding}
         return tuple(found.items())
 
 
-def stored(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
-    """Keep the inputs of a new run. They are committed with its first records."""
+def store_inputs(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
+    """Store the inputs of a new run. They are committed with its first records.
+
+    Raise `UsageError` if a file cannot be read.
+    """
     batch = run_attachments.batch()
     refs: dict[tuple[str, str], AttachmentRef] = {}
     held: list[Input] = []
     for each in inputs:
-        refs[each.variable, each.name], text = _kept(each, batch, run_attachments)
+        refs[each.variable, each.name], text = _store_input(each, batch, run_attachments)
         held.append(dataclasses.replace(each, text=text, path=None))
     return StoredInputs(inputs=tuple(held), refs=refs)
 
 
-def fields_of(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
-    """Return what the start of a new run records of its inputs."""
+def input_fields(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
+    """Return the fields that the start of a new run records of its inputs.
+
+    Each text, picture and text on the host is recorded by its reference. `layout` must be that of
+    `store.inputs`.
+    """
     refs = store.refs
     only = {each.variable: each.name for each in store.inputs if not each.is_picture}
     numbered: list[TextRef] = []
@@ -80,7 +87,11 @@ def fields_of(store: StoredInputs, layout: InputLayout) -> dict[str, Any]:
 
 
 def recorded_data(started: RunStarted, run_attachments: RunAttachments) -> RunData:
-    """Read the data of a recorded run, and check each text against its digest."""
+    """Return the data of a recorded run. Each text that is read is checked against its digest.
+
+    All of them are read here once, so this takes a while for long ones. Raise `AttachmentNotFound`
+    or `AttachmentCorrupt` if one is gone or damaged.
+    """
     values: dict[str, object] = dict(started.values)
     for each in started.inputs:
         text = HostText(run_attachments.read(each.attachment))
@@ -93,24 +104,28 @@ def recorded_data(started: RunStarted, run_attachments: RunAttachments) -> RunDa
 
 
 def named_texts(started: RunStarted, values: Mapping[str, object]) -> dict[str, str]:
-    """The texts that a run was given whole, by the names of their files."""
+    """Return the texts of a run that are whole in `values`, by the names of their files.
+
+    Of two files with one name, the first counts. For the oldest runs, which list no files, these
+    are the entries of the dictionary `context`.
+    """
     held: dict[str, str] = {}
     for name, variable, key in started.files:
         value = values.get(variable)
         text = value.get(key) if isinstance(value, Mapping) else value
         if isinstance(text, str):
             held.setdefault(name, text)
-    # Older runs do not say which files there were.
+    # The records of older runs have no list of files.
     older = values.get("context") if not started.files else None
     if isinstance(older, Mapping):
         held |= {name: text for name, text in older.items() if isinstance(text, str)}
     return held
 
 
-def _kept(
+def _store_input(
     given: Input, batch: Batch, run_attachments: RunAttachments
 ) -> tuple[AttachmentRef, HostText]:
-    # A name from a directory may hold bytes that are no text.
+    # A file name may hold bytes that are not UTF-8.
     label = given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
     declared = None if given.media_type is not None else "text/plain"
     if given.path is None:
@@ -118,12 +133,13 @@ def _kept(
         starts = range(0, size, _PIECE_BYTES)
         pieces = (given.text.read_raw(start, start + _PIECE_BYTES) for start in starts)
         return batch.add(pieces, media_type=declared, label=label), given.text
-    # Read as a file: a mapped one that is cut short by somebody would end the process.
+    # Do not map the file: if another process truncates a mapped file, ours is killed (SIGBUS).
     try:
         file = given.path.open("rb")
     except OSError as error:
         raise UsageError(f"{given.path}: {error.strerror or error}") from error
     with file:
+        # A long file is copied in pieces, and its text then reads the copy, which never changes.
         if os.fstat(file.fileno()).st_size > _PIECE_BYTES and run_attachments.durable:
             ref = batch.add(file, media_type=declared, label=label)
             text = run_attachments.own_text(ref)
@@ -135,7 +151,7 @@ def _kept(
 
 
 def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: object) -> None:
-    """Put a text under its variable, or under its key in the dictionary of that name."""
+    """Put a text into `held` under its variable, or under its key in the dictionary there."""
     into: dict[str, object] = held  # type: ignore[assignment]
     if key is None:
         into[name] = value
@@ -145,15 +161,14 @@ def _place(held: dict[str, object] | _Texts, name: str, key: str | None, value: 
         under[key] = value
 
 
-# The documents of a run, as they are stored, and its answer checked against them.
-
-
-def cited(
+def cite_answer(
     ended: RunEnded | None, started: RunStarted, data: RunData, run_attachments: RunAttachments
 ) -> Cited:
-    """Where the answer stands in what the run was given, and what it claims in vain.
+    """Return where the answer is in the inputs of the run, and the claims that do not check.
 
-    Follows from the record and the stored bytes: the same for a run that is looked at again.
+    The result follows from the record and the stored bytes alone, so it is the same each time. It
+    is empty for a run without an answer, and if the stored bytes are gone or damaged. Of a run that
+    did not end with its answer, claims are not checked.
     """
     if ended is None or ended.answer is None:
         return Cited()
@@ -167,14 +182,14 @@ def cited(
             typed=answered and started.schema is not None,
         )
     except (AttachmentError, LedgerError):
-        return Cited()  # The copies are gone: nothing can be checked. The answer is the answer.
+        return Cited()  # The copies are gone, so nothing can be checked. The answer stays valid.
 
 
 def _documents(
     started: RunStarted, data: RunData, run_attachments: RunAttachments
 ) -> dict[str, HostText]:
-    """By name. What programs had whole is read from its copy, what stays on the host in place."""
-    # Runs from before there were attachments have their texts in their first record.
+    """Return the documents by name. Texts that were in the guest are read from their copies."""
+    # The oldest runs have no attachments: their texts are in their first record.
     older = named_texts(started, started.values)
     found = {name: HostText(text.encode("utf-8", "surrogatepass")) for name, text in older.items()}
     names = {(variable, key): name for name, variable, key in started.files}

@@ -1,8 +1,8 @@
 """Lay out the inputs of a run for its programs, and describe them to the model.
 
-One text is its variable itself; several are a dictionary of texts under their file names. Variables
-of up to 4 MB in all are real `str` in the guest; beyond that the largest stay on the host. Pictures
-are not for programs: the model sees them beside the task.
+A single text in a variable is the variable itself. Several are a dictionary of texts under their
+file names. Variables of up to 4 MB in all are real `str` in the guest; beyond that, the largest
+stay on the host. Pictures are not for programs: the model sees them beside the task.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tallystick.core.errors import UsageError
 from tallystick.core.records import ContextRef, ViewRef
 from tallystick.inputs.description import (
     FILES_SHOWN,
-    Placed,
-    asking_over,
+    PlacedText,
+    describe_host_text,
+    describe_host_texts,
+    describe_in_short,
+    describe_names,
+    describe_text,
     files_shown,
     program_over,
-    told_in_short,
-    told_of,
-    told_of_corpus,
-    told_of_long,
-    told_of_names,
+    query_program,
 )
 from tallystick.inputs.shapes import shape_of
 from tallystick.runtime.context.inputs import Input
@@ -38,14 +38,15 @@ _HASH_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputLayout:
-    """How the inputs of a run lie in its programs' namespace, and what the model is told of them.
+    """The inputs of a run in the namespace of its programs, and their descriptions for the model.
 
-    Variables of up to 4 MB in all are `values`, with views of what they are made of; others are
-    `texts`.
+    `values` are the variables in the guest, with `views` of their parts. `texts` are the variables
+    that stay on the host.
     """
 
     contexts: tuple[ContextRef, ...] = ()
-    # The same for a run whose programs are to ask models, where that makes a difference.
+    # For the recursive strategy instead of `contexts`: its first program asks a model. Empty if no
+    # text has rows to ask about.
     asking: tuple[ContextRef, ...] = ()
     values: dict[str, object] = field(default_factory=dict)
     texts: dict[str, HostText | dict[str, HostText]] = field(default_factory=dict)
@@ -54,23 +55,25 @@ class InputLayout:
 
 
 def layout_of(inputs: Sequence[Input], *, question: str = "") -> InputLayout:
-    """Lay out the inputs: one in a variable is that itself, several are a dictionary by name.
+    """Return the layout of the inputs. Their description depends a little on the question.
 
-    What the model is told of them depends a little on the question.
+    Texts for the guest are read whole. Without texts, the layout is empty. At most four texts are
+    described, in equal shares of the first four variables. Raise `UsageError` if two texts of a
+    variable have the same name.
     """
     variables = _by_variable(inputs)
     if not variables:
         return InputLayout()
     on_host = _on_host(variables)
-    laid = _Laying(alone=len(variables) == 1, question=question)
+    builder = _LayoutBuilder(alone=len(variables) == 1, question=question)
     for place, (variable, held) in enumerate(variables.items()):
-        # Each variable has its share of what is told, as far as that goes.
+        # Each of the first variables has an equal share of the texts that are described.
         shown = max(1, FILES_SHOWN // len(variables)) if place < FILES_SHOWN else 0
         if variable in on_host:
-            laid.on_host(variable, held, shown=shown)
+            builder.keep_on_host(variable, held, shown=shown)
         else:
-            laid.in_guest(variable, held, shown=shown)
-    return laid.layout()
+            builder.add_to_guest(variable, held, shown=shown)
+    return builder.build()
 
 
 def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
@@ -86,7 +89,10 @@ def _by_variable(inputs: Sequence[Input]) -> dict[str, list[Input]]:
 
 
 def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
-    """The variables that stay on the host: the largest, until the others fit into the guest."""
+    """Return the variables that stay on the host: the largest, until the others fit in 4 MB.
+
+    A variable of several texts stays as a whole, so that programs find them in one dictionary.
+    """
     sizes = {name: sum(len(each.text) for each in held) for name, held in variables.items()}
     left = sum(sizes.values())
     found: set[str] = set()
@@ -98,8 +104,8 @@ def _on_host(variables: dict[str, list[Input]]) -> frozenset[str]:
     return frozenset(found)
 
 
-class _Laying:
-    """A layout in the making, one variable after the other."""
+class _LayoutBuilder:
+    """The builder of a layout. Variables are added one after the other."""
 
     def __init__(self, *, alone: bool, question: str) -> None:
         self._alone = alone
@@ -109,11 +115,12 @@ class _Laying:
         self._texts: dict[str, HostText | dict[str, HostText]] = {}
         self._views: list[ViewRef] = []
         self._files: list[tuple[str, str, str | None]] = []
-        self._placed: list[Placed] = []
+        self._placed: list[PlacedText] = []
 
-    def in_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+    def add_to_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        """Add a variable of the guest and its views. At most `shown` of its texts are described."""
         single, count = len(held) == 1, len(held)
-        told = _headed(variable, held)
+        descriptions = _heading(variable, held)
         shown = files_shown(count, at_most=shown)
         whole = {each.name: each.text.slice(0, each.text.length()) for each in held}
         all_shown = single
@@ -124,7 +131,7 @@ class _Laying:
             self._files.append((name, variable, key))
             self._placed.append((variable, key, shape))
             if place < shown:
-                said, in_full = told_of(
+                description, in_full = describe_text(
                     text,
                     shape,
                     of=variable,
@@ -133,42 +140,44 @@ class _Laying:
                     count=count,
                     question=self._question,
                 )
-                told.append(said)
+                descriptions.append(description)
                 all_shown = all_shown and in_full
             elif single:
-                told.append(told_in_short(shape, of=variable, key=key))
+                descriptions.append(describe_in_short(shape, of=variable, key=key))
                 all_shown = False
         self._values[variable] = whole[held[0].name] if single else whole
-        self._contexts.append(_ref(variable, held, told, whole=all_shown))
+        self._contexts.append(_ref(variable, held, descriptions, whole=all_shown))
 
-    def on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+    def keep_on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
+        """Add a variable that stays on the host. At most `shown` of its texts are described."""
         single, count = len(held) == 1, len(held)
-        told = _headed(variable, held)
+        descriptions = _heading(variable, held)
         if not single:
-            told[0] = f"{told[0]} {told_of_corpus(variable)}"
+            descriptions[0] = f"{descriptions[0]} {describe_host_texts(variable)}"
         for each in held[: files_shown(count, at_most=shown)]:
             key = None if single else each.name
-            told.append(told_of_long(each.text, of=variable, key=key, count=count))
+            descriptions.append(describe_host_text(each.text, of=variable, key=key, count=count))
         if single and not shown:
-            told.append(told_in_short(None, of=variable, key=None))
+            descriptions.append(describe_in_short(None, of=variable, key=None))
         texts = {each.name: each.text for each in held}
         self._texts[variable] = held[0].text if single else texts
-        self._contexts.append(_ref(variable, held, told))
+        self._contexts.append(_ref(variable, held, descriptions))
 
-    def layout(self) -> InputLayout:
+    def build(self) -> InputLayout:
+        """Return the layout, with a first program after the last description."""
         program = program_over(self._placed) if self._placed else None
-        asking = asking_over(self._placed, question=self._question)
+        asking = query_program(self._placed, question=self._question)
         return InputLayout(
-            contexts=self._shown(program),
-            asking=() if asking is None else self._shown(asking),
+            contexts=self._with_program(program),
+            asking=() if asking is None else self._with_program(asking),
             values=self._values,
             texts=self._texts,
             views=tuple(self._views),
             files=tuple(self._files),
         )
 
-    def _shown(self, program: str | None) -> tuple[ContextRef, ...]:
-        """What is told of the variables, with a program at the end."""
+    def _with_program(self, program: str | None) -> tuple[ContextRef, ...]:
+        """Return the descriptions of the variables. The last one ends with the program, if any."""
         if program is None:
             return tuple(self._contexts)
         *others, last = self._contexts
@@ -176,12 +185,12 @@ class _Laying:
         return (*others, msgspec.structs.replace(last, sample=f"{last.sample}\n\n{said}"))
 
 
-def _headed(variable: str, held: Sequence[Input]) -> list[str]:
-    return [] if len(held) == 1 else [told_of_names(variable, [each.name for each in held])]
+def _heading(variable: str, held: Sequence[Input]) -> list[str]:
+    return [] if len(held) == 1 else [describe_names(variable, [each.name for each in held])]
 
 
 def _ref(
-    variable: str, held: Sequence[Input], told: Sequence[str], *, whole: bool = False
+    variable: str, held: Sequence[Input], descriptions: Sequence[str], *, whole: bool = False
 ) -> ContextRef:
     if len(held) == 1:
         sha256, chars = _sha256(held[0].text), held[0].text.length()
@@ -195,7 +204,7 @@ def _ref(
         sha256=sha256,
         bytes=sum(len(each.text) for each in held),
         chars=chars,
-        sample="\n\n".join(told),
+        sample="\n\n".join(descriptions),
         whole=whole,
     )
 

@@ -1,8 +1,8 @@
-"""Read what was named for a run: files, directories, patterns and standard input.
+"""Read the inputs that are named for a run: files, directories, patterns and standard input.
 
-What is given without a name is `context`; `NAME=FILE` makes a variable of that name beside it. Text
-that is not UTF-8 is decoded. Only what was named is read: links that lead out of a directory are
-refused.
+A file without a name is in the variable `context`; `NAME=FILE` makes a variable of that name. Text
+that is not UTF-8 is decoded. Only named files are read: a link that leads out of a named directory
+is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tallystick.core.errors import UsageError
-from tallystick.inputs.files import DAMAGED, Opened, expanded, is_there, opened, opened_bytes
+from tallystick.inputs.files import (
+    DAMAGED,
+    OpenedFile,
+    expand_name,
+    is_there,
+    open_bytes,
+    open_file,
+)
 from tallystick.runtime.context.inputs import UTF_8, Input
 from tallystick.runtime.context.namespace import CONTEXT, check_variables
 
@@ -22,15 +29,20 @@ _TOLD_MAX = 3
 
 
 def wants_stdin(named: Sequence[str]) -> bool:
-    """Whether standard input is among what was named."""
+    """Return True if one of the names is standard input.
+
+    Raise `UsageError` for a name that is malformed, as `read_inputs` does.
+    """
     return any(_split(each)[1] == _STDIN for each in named)
 
 
 def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Input]:
-    """Open everything that was named, each `FILE`, `NAME=FILE` or `-` for standard input.
+    """Open the named files. Each name is `FILE`, `NAME=FILE`, or `-` for standard input.
 
-    For FILE there can be a directory or a pattern. The same file is taken once in a variable. What
-    is not UTF-8 is decoded. Raises `UsageError` for what cannot be read, and if all of it is empty.
+    FILE may be a directory or a pattern. A file that is named twice is once in a variable. Text
+    that is not UTF-8 is decoded. `stdin` is what standard input has, None for nothing. Raise
+    `UsageError` if a file cannot be read, if all are empty, or if there are more than 10,000. Raise
+    it too if NAME cannot be a variable, or is given to a picture alone.
     """
     inputs: list[Input] = []
     seen: set[tuple[str, str]] = set()
@@ -39,13 +51,13 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
         if what == _STDIN:
             if (variable, _STDIN) not in seen:
                 seen.add((variable, _STDIN))
-                inputs.append(_input("stdin", variable, opened_bytes(stdin or b"", name="stdin")))
+                inputs.append(_input("stdin", variable, open_bytes(stdin or b"", name="stdin")))
             continue
-        for path in expanded(what):
+        for path in expand_name(what):
             real = os.path.realpath(path)
             if (variable, real) not in seen:
                 seen.add((variable, real))
-                inputs.append(_input(str(path), variable, opened(path)))
+                inputs.append(_input(str(path), variable, open_file(path)))
         if len(inputs) > _FILES_MAX:
             raise UsageError(f"{each}: more than {_FILES_MAX:,} files")
     _check_texts(inputs)
@@ -53,7 +65,10 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
 
 
 def encodings_told(inputs: Sequence[Input]) -> list[str]:
-    """A line for each text that was not UTF-8; a single one if they are many."""
+    """Return a line for each text that was not UTF-8; a single line for more than three.
+
+    UTF-8 with a byte order mark has none.
+    """
     found = [each for each in inputs if each.encoding not in (UTF_8, "utf-8-sig")]
     if len(found) > _TOLD_MAX:
         kinds = Counter(each.encoding for each in found).most_common()
@@ -68,12 +83,16 @@ def encodings_told(inputs: Sequence[Input]) -> list[str]:
 
 
 def _split(named: str) -> tuple[str, str]:
-    """The variable and what goes into it. What exists under the whole name has no variable."""
+    """Return the variable of a name, and its file. If the whole name exists, it is the file.
+
+    If NAME is no identifier, the whole name is the file, unless what follows `=` exists. Raise
+    `UsageError` if programs cannot have the variable, or the file is empty, as in `a=`.
+    """
     name, equals, what = named.partition("=")
     if not equals or is_there(named):
         return CONTEXT, named
     if not name.isidentifier() and not is_there(what):
-        # Then it is no name at all, but a part of a path.
+        # The part before `=` is then a part of a path, not a variable.
         return CONTEXT, named
     check_variables([name])
     if not what:
@@ -81,7 +100,7 @@ def _split(named: str) -> tuple[str, str]:
     return name, what
 
 
-def _input(name: str, variable: str, found: Opened) -> Input:
+def _input(name: str, variable: str, found: OpenedFile) -> Input:
     return Input(
         name=name,
         text=found.text,
@@ -93,7 +112,7 @@ def _input(name: str, variable: str, found: Opened) -> Input:
 
 
 def _check_texts(inputs: Sequence[Input]) -> None:
-    """Refuse what holds nothing, and variables that would not be there."""
+    """Raise `UsageError` if all inputs are empty, or a variable is wrong or has only pictures."""
     check_variables(each.variable for each in inputs)
     with_text = {CONTEXT, *(each.variable for each in inputs if not each.is_picture)}
     for each in inputs:

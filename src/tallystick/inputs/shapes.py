@@ -1,10 +1,10 @@
-"""What a text is made of: records of a table, JSON, numbers, dates; and how a model is told.
+"""Find the shape of a text (table, JSON, numbers, lines), and describe it to the model.
 
-A model that is shown the shape of its data writes programs that fit it. So the text is read once,
-whole: a table is one only if every record has as many cells as the header, a column is of numbers
-only if every cell in it is one. The guest is told the outcome and makes no guesses of its own.
+A model that is shown the shape of its data writes programs that fit it. So the whole text is read
+once. It is a table only if every record has as many cells as the header. A column is numeric only
+if every cell in it that is not empty is a number. The guest is given the result and does not guess.
 
-Sizes are never told: they come back as answers.
+Sizes are never shown: a model would return them as answers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Literal, TypeVar
 import msgspec
 
 from tallystick.core.records import ViewRef
-from tallystick.runtime.context.namespace import CONTEXT, called, view_name
+from tallystick.runtime.context.namespace import CONTEXT, spelling_of, view_name
 
-# What to know of data before computing with it: how dates are written, upper and lower case.
+# -- remarks on dates, and on upper and lower case -----------------------------------------------
 #
-# A date that is compared as text in the wrong order gives a wrong answer and no error. So the model
-# is told which way it is written and what makes it comparable.
+# Dates that are compared as text, and written with the day first, give a wrong answer and no error.
+# So the model is shown the form of a date and how to compare it.
 
 
 _SAMPLED = 200
 _SHARE = 0.9
 
-# As a pattern, as `strptime` reads it, and whether it sorts as text.
+# Each form of a date: a regular expression, and the format for `strptime`.
 _YEAR_FIRST = (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "%Y-%m-%d")
 _FORMS = (
     _YEAR_FIRST,
@@ -47,12 +47,16 @@ _TIME = re.compile(
 
 
 def about_time(question: str) -> bool:
-    """Whether a question has to do with dates."""
+    """Return True if a question has a word or number that is about dates or periods, in English."""
     return _TIME.search(question) is not None
 
 
 def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
-    """A remark on a column of dates, or none."""
+    """Return one remark on a column of dates; an empty list if it is not one.
+
+    It is one if 90 % of a sample of its filled cells are dates of one form, and nothing else. Dates
+    in which day and month cannot be distinguished give no remark.
+    """
     found = _date_form([cell for cell in column if cell], whole=True)
     if found is None:
         return []
@@ -70,7 +74,11 @@ def dates_in_column(name: str, column: Sequence[str]) -> list[str]:
 
 
 def dates_in_lines(lines: Sequence[str]) -> list[str]:
-    """A remark on dates inside lines, or none."""
+    """Return one remark on the dates inside lines; an empty list if there are none.
+
+    There are if 90 % of a sample of the filled lines have a date of one form. Dates in which day
+    and month cannot be distinguished give no remark.
+    """
     found = _date_form([line for line in lines if line], whole=False)
     if found is None:
         return []
@@ -85,7 +93,10 @@ def dates_in_lines(lines: Sequence[str]) -> list[str]:
 
 
 def differing_in_case(values: Collection[str], what: str) -> list[str]:
-    """A remark if some values are the same but for upper and lower case."""
+    """Return a remark on the first two values that differ only in case; else an empty list.
+
+    Values of more than 40 characters are not reported.
+    """
     first: dict[str, str] = {}
     for value in values:
         other = first.setdefault(value.lower(), value)
@@ -95,29 +106,32 @@ def differing_in_case(values: Collection[str], what: str) -> list[str]:
     return []
 
 
-def _sampled(items: Sequence[str]) -> Sequence[str]:
+def _take_sample(items: Sequence[str]) -> Sequence[str]:
     return items[:: max(1, len(items) // _SAMPLED)]
 
 
 def _date_form(items: Sequence[str], *, whole: bool) -> tuple[tuple[str, str], str] | None:
-    """The form of date that nearly all of these have, and one of them."""
+    """Return the form of date that at least 90 % of the sampled items have, and one such date.
+
+    Return None if there is no such form, or if day and month cannot be distinguished.
+    """
     if not items:
         return None
     for pattern, form in _FORMS:
         compiled = re.compile(rf"(?<![0-9]){pattern}(?![0-9])")
         seek = compiled.fullmatch if whole else compiled.search
-        found = [match[0] for item in _sampled(items) if (match := seek(item))]
-        if len(found) < _SHARE * len(_sampled(items)):
+        found = [match[0] for item in _take_sample(items) if (match := seek(item))]
+        if len(found) < _SHARE * len(_take_sample(items)):
             continue
         if form == "%d/%m/%Y":
-            order = _order([match[0] for item in items if (match := seek(item))])
+            order = _day_month_form([match[0] for item in items if (match := seek(item))])
             return None if order is None else ((pattern, order), found[-1])
         return (pattern, form), found[-1]
     return None
 
 
-def _order(dates: Sequence[str]) -> str | None:
-    """Whether the day or the month comes first, if any of the dates shows it."""
+def _day_month_form(dates: Sequence[str]) -> str | None:
+    """Return the format with the day or the month first; None if no date shows which it is."""
     if any(int(date[3:5]) > 12 for date in dates):
         return "%m/%d/%Y"
     return "%d/%m/%Y" if any(int(date[:2]) > 12 for date in dates) else None
@@ -127,7 +141,7 @@ def _short(pattern: str) -> str:
     return re.sub(r"\[0-9\]\{(\d)\}", lambda match: r"\d" * int(match[1]), pattern)
 
 
-# What a text is made of: records of a table, JSON, numbers, lines; and how a model is told.
+# -- shapes --------------------------------------------------------------------------------------
 
 
 Item = TypeVar("Item")
@@ -138,9 +152,10 @@ _HEADER_CHARS_MAX = 60
 _SHOWN_CHARS_MAX = 240
 _VALUES_SHOWN = 8
 _CELL_CHARS_MAX = 30
-# Lines that are longer on average are paragraphs, and read as one text.
+# If the lines are longer on average, they are paragraphs: the text is prose.
 _PROSE_CHARS = 200
-# Values that are longer on average are texts to be read; as many records are looked at.
+# If the values of a key are at least this long on average, they are texts to read. So many of the
+# first records are examined.
 _READ_CHARS = 30
 _LOOKED_AT = 200
 _INT = re.compile(r"[+-]?(?:0|[1-9][0-9]{0,17})\Z")
@@ -155,7 +170,7 @@ _AMOUNT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The views a text has beside `lines`, and lines for the model that show them."""
+    """The shape of a text: its view beside `lines`, and its description for the model."""
 
     name: str
     kind: Literal["lines", "table", "json_lines", "json", "numbers"]
@@ -165,9 +180,9 @@ class Shape:
     examples: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     on_dates: tuple[str, ...] = ()
-    # What a first program can be made of: whether lines are paragraphs, the way to a key and to the
-    # text that is read, and for tables the values of each column with the columns that have no
-    # value twice.
+    # Parts for a first program. `prose`: the lines are paragraphs. `path` and `read`: subscripts of
+    # a plain value and of the text to read. For tables, `keys` are the values of each column and
+    # `unique` the columns that have no value twice.
     prose: bool = False
     path: str = ""
     read: str = ""
@@ -175,6 +190,7 @@ class Shape:
     unique: frozenset[str] = frozenset()
 
     def views(self, *, of: str, key: str | None) -> tuple[ViewRef, ...]:
+        """Return the views of a text in variable `of`: its lines, and its parsed value if any."""
         lines = ViewRef(name=view_name("lines", of), kind="lines", of=of, key=key)
         if self.kind == "lines":
             return (lines,)
@@ -190,7 +206,11 @@ class Shape:
 
 
 def shape_of(text: str) -> Shape:
-    """Read a text and say what it is made of."""
+    """Read a whole text and return its shape. A text of no other kind is `lines`.
+
+    JSON lines, JSON, numbers and tables are tried in this order. A table has a header and at least
+    two records.
+    """
     text = text.removeprefix("\ufeff")
     for attempt in (_json_lines, _json, _numbers, _table):
         shape = attempt(text)
@@ -199,12 +219,13 @@ def shape_of(text: str) -> Shape:
     return _lines(text)
 
 
-def described(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
-    """What the model is told: the view, some of it, and what to know of it.
+def describe_shape(shape: Shape, *, key: str | None, question: str, of: str = CONTEXT) -> str:
+    """Return the description for the model: the view, examples of its values, and remarks.
 
-    How dates are written is told if the question is about time; else it leads astray.
+    Empty texts have no examples. Remarks on dates are included only if the question is about time;
+    else they mislead the model.
     """
-    name = called(view_name(shape.name, of), key)
+    name = spelling_of(view_name(shape.name, of), key)
     lines = [f"`{name}` is {shape.says}. Some of it:"]
     lines += [f"    {shown}" for shown in shape.examples]
     lines += shape.remarks
@@ -223,7 +244,7 @@ def _lines(text: str) -> Shape:
         kind="lines",
         prose=len(text) > _PROSE_CHARS * (len(lines) + 1),
         says="a list of its lines (str)",
-        examples=_some(lines, _line, each=3),
+        examples=_pick_examples(lines, _cut_line, each=3),
         remarks=tuple(differing_in_case(sorted(set(lines)), "a line")),
         on_dates=tuple(dates_in_lines(lines)),
     )
@@ -245,10 +266,10 @@ def _json_lines(text: str) -> Shape | None:
         name="records",
         kind="json_lines",
         says="a list with the parsed value of each line of JSON",
-        examples=_some(records, _shown, each=1),
-        remarks=tuple(f"{key!r} is one of {_listed(values)}." for key, values in few.items()),
-        path=_path(records),
-        read=_longest([each for each in records[:_LOOKED_AT] if isinstance(each, dict)]),
+        examples=_pick_examples(records, _short_repr, each=1),
+        remarks=tuple(f"{key!r} is one of {_quote_all(values)}." for key, values in few.items()),
+        path=_plain_value_path(records),
+        read=_longest_text_path([each for each in records[:_LOOKED_AT] if isinstance(each, dict)]),
     )
 
 
@@ -262,10 +283,10 @@ def _json(text: str) -> Shape | None:
     if isinstance(value, dict):
         says = "the parsed JSON, a dict"
         examples: tuple[str, ...] = tuple(
-            f"{key!r}: {_shown(item)}" for key, item in list(value.items())[:6]
+            f"{key!r}: {_short_repr(item)}" for key, item in list(value.items())[:6]
         )
     else:
-        says, examples = "the parsed JSON, a list", _some(value, _shown, each=1)
+        says, examples = "the parsed JSON, a list", _pick_examples(value, _short_repr, each=1)
     return Shape(name="data", kind="json", says=says, examples=examples)
 
 
@@ -280,7 +301,7 @@ def _numbers(text: str) -> Shape | None:
         name="numbers",
         kind="numbers",
         says=f"a list of all the numbers in the text ({kind})",
-        examples=_some(words, str, each=2),
+        examples=_pick_examples(words, str, each=2),
     )
 
 
@@ -302,7 +323,7 @@ def _table(text: str) -> Shape | None:
     columns = [list(column) for column in zip(*body, strict=True)]
     if any(_is_data(name, column) for name, column in zip(header, columns, strict=True)):
         return None
-    kinds = [_kind(column) for column in columns]
+    kinds = [_column_kind(column) for column in columns]
     typed = tuple(zip(header, kinds, strict=True))
     return Shape(
         name="rows",
@@ -310,9 +331,11 @@ def _table(text: str) -> Shape | None:
         delimiter=delimiter,
         columns=typed,
         says="a list with a dict for each record; numbers are int or float already",
-        examples=_some(body, lambda record: _row(record, typed), each=1),
-        read=_longest([dict(zip(header, record, strict=True)) for record in body[:_LOOKED_AT]]),
-        remarks=_values(header, columns, kinds),
+        examples=_pick_examples(body, lambda record: _row(record, typed), each=1),
+        read=_longest_text_path(
+            [dict(zip(header, record, strict=True)) for record in body[:_LOOKED_AT]]
+        ),
+        remarks=_remarks_on_values(header, columns, kinds),
         on_dates=tuple(
             remark
             for name, column, kind in zip(header, columns, kinds, strict=True)
@@ -329,6 +352,7 @@ def _table(text: str) -> Shape | None:
 
 
 def _is_header(cells: Sequence[str]) -> bool:
+    """Return True for 2 to 60 different names, each of 1 to 60 characters and no number."""
     return (
         1 < len(cells) <= _COLUMNS_MAX
         and len(set(cells)) == len(cells)
@@ -339,7 +363,7 @@ def _is_header(cells: Sequence[str]) -> bool:
 
 
 def _is_data(name: str, column: Sequence[str]) -> bool:
-    """Whether a cell of the first record looks like those below it: then it heads nothing."""
+    """Return True if a cell of the first record looks like data, not like the name of a column."""
     if name in column:
         return True
     return any(each.isdigit() for each in name) and _cell_form(name) == _cell_form(column[0])
@@ -349,10 +373,10 @@ def _cell_form(cell: str) -> str:
     return re.sub(r"[0-9]+", "9", re.sub(r"[^\W\d_]+", "a", cell))
 
 
-def _kind(cells: Iterable[str]) -> ColumnKind:
+def _column_kind(cells: Iterable[str]) -> ColumnKind:
     filled = [cell for cell in cells if cell]
     if not filled or not all(_FLOAT.match(cell) for cell in filled):
-        # A leading zero marks a code, not a number: a "$" or a separator says otherwise.
+        # A leading zero marks a code, such as 007. After a currency sign it does not.
         amounts = filled and all(
             (_AMOUNT.match(cell) and not cell.startswith("0")) or _FLOAT.match(cell)
             for cell in filled
@@ -364,8 +388,13 @@ def _kind(cells: Iterable[str]) -> ColumnKind:
 # -- how it is shown ---------------------------------------------------------------------------
 
 
-def _some(items: Sequence[Item], show: Callable[[Item], str], *, each: int) -> tuple[str, ...]:
-    """The first, some of the middle, the last. A head alone would look like the whole."""
+def _pick_examples(
+    items: Sequence[Item], show: Callable[[Item], str], *, each: int
+) -> tuple[str, ...]:
+    """Return examples from the start, the middle and the end, with "..." between them.
+
+    The start alone would look like the whole.
+    """
     count = len(items)
     if not count:
         return ()
@@ -381,7 +410,7 @@ def _some(items: Sequence[Item], show: Callable[[Item], str], *, each: int) -> t
 
 def _row(record: Sequence[str], columns: Sequence[tuple[str, ColumnKind]]) -> str:
     cells = {name: _cell(cell, kind) for cell, (name, kind) in zip(record, columns, strict=True)}
-    return _shown(cells)
+    return _short_repr(cells)
 
 
 def _cell(cell: str, kind: ColumnKind) -> object:
@@ -394,24 +423,28 @@ def _cell(cell: str, kind: ColumnKind) -> object:
     return int(cell) if kind == "int" else float(cell)
 
 
-def _values(
+def _remarks_on_values(
     header: Sequence[str], columns: Sequence[Sequence[str]], kinds: Sequence[ColumnKind]
 ) -> tuple[str, ...]:
-    """Columns of few different values, with these; and numbers that are missing somewhere."""
+    """Return remarks on columns: at most 8 different values, differences in case, empty cells."""
     remarks = []
     for name, column, kind in zip(header, columns, kinds, strict=True):
         if kind != "str" and "" in column:
             remarks.append(f"{name!r} is None where its cell is empty.")
         values = sorted(set(column))
         if kind == "str" and len(values) <= _VALUES_SHOWN and len(values) * 2 < len(column):
-            remarks.append(f"{name!r} is one of {_listed(values)}.")
+            remarks.append(f"{name!r} is one of {_quote_all(values)}.")
         elif kind == "str":
             remarks += differing_in_case(values, repr(name))
     return tuple(remarks)
 
 
 def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
-    """Keys whose values are few different texts, with these."""
+    """Return the keys that have at most 8 different texts as values, with these texts.
+
+    Empty if a record is not a dictionary. A key is left out unless there are more than two records
+    for each text, and if a value is no text. Of more than 60 keys, the first are examined.
+    """
     found: dict[str, set[str] | None] = {}
     for record in records:
         if not isinstance(record, dict):
@@ -429,8 +462,11 @@ def _values_of_keys(records: Sequence[object]) -> dict[str, list[str]]:
     }
 
 
-def _longest(records: Sequence[Mapping[str, object]]) -> str:
-    """The way to the text that is to be read in each record, such as `['note']`; or nothing."""
+def _longest_text_path(records: Sequence[Mapping[str, object]]) -> str:
+    """Return the subscript of the longest text in each record, such as `['note']`.
+
+    Empty if no key has a text in every record with 30 characters or more on average.
+    """
     chars = {
         key: sum(len(text) for text in texts)
         for key in (records[0] if records else ())
@@ -441,13 +477,16 @@ def _longest(records: Sequence[Mapping[str, object]]) -> str:
     return f"[{key!r}]" if key and chars[key] >= _READ_CHARS * len(records) else ""
 
 
-def _path(records: Sequence[object]) -> str:
-    """The way to a plain value that each of the first records has, such as `['user']['name']`."""
+def _plain_value_path(records: Sequence[object]) -> str:
+    """Return the subscripts of a plain value that the first three records share.
+
+    For example `['user']['name']`; empty if they share none.
+    """
     path = ""
     held = list(records[:3])
     while (shared := _shared_keys(held)) and (first := held[0]):
         assert isinstance(first, dict)
-        # Nested values are the ones that are not found by looking.
+        # Prefer a nested value: a model finds it less easily than a plain one.
         key = next((key for key in shared if isinstance(first[key], dict)), shared[0])
         path += f"[{key!r}]"
         held = [each[key] for each in held if isinstance(each, dict)]
@@ -455,25 +494,28 @@ def _path(records: Sequence[object]) -> str:
 
 
 def _shared_keys(held: Sequence[object]) -> list[str]:
-    """The keys that all of these have, in the order of the first."""
+    """Return the keys that all of these have, in the order of the first.
+
+    Empty if one of them is not a dictionary.
+    """
     if not held or not all(isinstance(each, dict) for each in held):
         return []
     first, *others = [each for each in held if isinstance(each, dict)]
     return [key for key in first if all(key in other for other in others)]
 
 
-def _listed(values: Sequence[str]) -> str:
-    return ", ".join(_quoted(value, chars_max=_CELL_CHARS_MAX) for value in values)
+def _quote_all(values: Sequence[str]) -> str:
+    return ", ".join(_quote(value, chars_max=_CELL_CHARS_MAX) for value in values)
 
 
-def _quoted(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
+def _quote(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     return repr(text if len(text) <= chars_max else text[:chars_max] + "...")
 
 
-def _line(text: str) -> str:
+def _cut_line(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
 
 
-def _shown(value: object) -> str:
+def _short_repr(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= 2 * _SHOWN_CHARS_MAX else shown[: 2 * _SHOWN_CHARS_MAX] + "..."

@@ -1,4 +1,4 @@
-"""How a run's strategy is chosen, by numbers, and what the run would cost; nothing is asked."""
+"""Choose the strategy of a run by numbers, and estimate its cost. No model is asked."""
 
 from __future__ import annotations
 
@@ -47,28 +47,27 @@ from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
 
 _Kind = Literal["lines", "table", "json_lines", "json", "numbers"]
-# What a turn writes and adds to the next prompt, where nothing better is known: a program of twenty
-# lines and its output.
+# The tokens of a reply, and of its output in the next prompt, if nothing better is known: a program
+# of twenty lines and its output.
 _TURN_TOKENS = 400
 _TURNS_USUAL = 4
-# A reply that is the answer; a piece of text as programs send it, the question to it, and what is
-# said of it.
+# In tokens: a reply that is the answer; then a piece of text that a program sends, the question
+# about it, and the reply to that.
 _ANSWER_TOKENS = 100
 _PIECE_TOKENS, _ASKED_TOKENS, _SAID_TOKENS = 2_000, 50, 20
-# No text makes fewer tokens than this many bytes each.
+# The lowest estimate of the tokens of a text: one for this many bytes.
 _BYTES_PER_TOKEN = 4
-# Beyond this, a text is not gone through for an estimate.
+# For a longer text that lowest estimate is used: reading it would take too long.
 _ESTIMATED_BYTES_MAX = 1_000_000
-# What is looked at of a text that stays on the host.
+# So much is read of a text that stays on the host.
 _HEAD_CHARS = 65_536
-# Why a run is direct that nobody asked to be.
+# The recorded reason if a run is direct and the caller named no strategy.
 _UNREAD = "there is nothing for a program to read"
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
-# Lines tell something if they hold this many words in a row, on average, and if of so many words
-# such a part are different ones. What a program writes to a log has a few patterns, and repeats
-# them.
-_TOLD_WORDS = 8
+# Lines are messages of people if they have `_MESSAGE_WORDS` words in a row on average, and if of
+# their first 1,000 words at least 30 % differ. The lines of a log repeat a few patterns.
+_MESSAGE_WORDS = 8
 _VARIED_WORDS, _VARIED_SHARE = 1_000, 0.3
 _WORDS = re.compile(r"\S+")
 _BETWEEN = re.compile(r"[\s,;]+")
@@ -78,7 +77,10 @@ _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
 def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None:
-    """Refuse what cannot be, as far as that is seen without reading the texts: they may be long."""
+    """Raise `UsageError` if the strategy is unknown, or is direct and the texts are over 4 MB.
+
+    Only their sizes are compared: the texts are not read here, since they may be long.
+    """
     if asked is None:
         return
     size = sum(len(each.text) for each in inputs if not each.is_picture)
@@ -94,14 +96,16 @@ def with_strategy(
     model: Model,
     model_door: ModelDoor,
 ) -> RunStarted:
-    """A start with the strategy it takes. Raises `UsageError` for one that cannot be.
+    """Return the start of a run with its strategy. Raise `UsageError` if it cannot be used.
 
-    Without one it is code, or direct where a program would find nothing to read.
+    If `asked` is None, the strategy is code, or direct if a program would have nothing to read. If
+    direct cannot be used then, `started` is returned as it is, without a strategy. The recursive
+    strategy also replaces the descriptions of the texts, if they have rows.
     """
     if asked is None and not prompt.has_nothing_to_read(started):
         asked = "code"
     if asked in ("code", "recursive"):
-        return _taking(started, asked, layout)
+        return _with_chosen(started, asked, layout)
     facts = facts_of(
         started,
         layout=layout,
@@ -111,12 +115,12 @@ def with_strategy(
     )
     if asked is None:
         direct = not_direct(facts) is None
-        return _taking(started, "direct", layout, why=_UNREAD) if direct else started
+        return _with_chosen(started, "direct", layout, why=_UNREAD) if direct else started
     choice = chosen(asked, facts)
-    return _taking(started, choice.strategy, layout, why=choice.why)
+    return _with_chosen(started, choice.strategy, layout, why=choice.why)
 
 
-def _taking(
+def _with_chosen(
     started: RunStarted, strategy: Strategy, layout: InputLayout, *, why: str = ""
 ) -> RunStarted:
     contexts = layout.asking if strategy == "recursive" and layout.asking else started.contexts
@@ -131,7 +135,11 @@ def facts_of(
     left: Remaining,
     window: int | None,
 ) -> Facts:
-    """Measure a run that has not begun."""
+    """Return the figures of a run that has not begun, from which its strategy is chosen.
+
+    Sizes are estimates. The direct prompt is counted only if all texts are in the guest and are not
+    estimated to be longer than the model's window; else its bound is 0.
+    """
     sizes = _sizes(layout)
     limits = started.limits
     tokens = sum(each.tokens for each in sizes)
@@ -141,9 +149,9 @@ def facts_of(
         messages = prompt.direct(started, texts_of(layout.values))
         figure = prompt_figure(terms, messages)
         bound = figure.tokens
-        about = bound if figure.label == "counted" else _about(messages, terms)
+        about = bound if figure.label == "counted" else _estimate_tokens(messages, terms)
     worst = terms.worst
-    recursive = _taking(started, "recursive", layout)
+    recursive = _with_chosen(started, "recursive", layout)
     return Facts(
         text_tokens=tokens,
         prose_tokens=sum(each.tokens for each in sizes if not each.rows),
@@ -162,18 +170,18 @@ def facts_of(
             tokens=about + _ANSWER_TOKENS,
             usd=None if worst is None else worst(about, _ANSWER_TOKENS),
         ),
-        code=_code(started, terms),
-        recursive=_recursive(_code(recursive, terms), tokens, terms),
+        code=_code_figures(started, terms),
+        recursive=_recursive_figures(_code_figures(recursive, terms), tokens, terms),
     )
 
 
-def _about(messages: tuple[Message, ...], terms: CallTerms) -> int:
+def _estimate_tokens(messages: tuple[Message, ...], terms: CallTerms) -> int:
     return input_estimate(messages, dialect=terms.dialect, size_of=picture_size).tokens
 
 
-def _code(started: RunStarted, terms: CallTerms) -> Figures:
-    """A guess: four turns of four hundred tokens each."""
-    about = _about(prompt.opening(started), terms)
+def _code_figures(started: RunStarted, terms: CallTerms) -> Figures:
+    """Return a guess of what programs use: four turns of 400 tokens each, or fewer if limited."""
+    about = _estimate_tokens(prompt.opening(started), terms)
     turns = range(min(_TURNS_USUAL, started.limits.turns))
     asked = [about + turn * _TURN_TOKENS * 2 for turn in turns]
     worst = terms.worst
@@ -184,8 +192,8 @@ def _code(started: RunStarted, terms: CallTerms) -> Figures:
     )
 
 
-def _recursive(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
-    """The same, and every piece of the texts read once."""
+def _recursive_figures(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
+    """Return the figures of code, with a call for each piece of the texts added."""
     pieces = -(-text_tokens // _PIECE_TOKENS)
     each = min(_PIECE_TOKENS, text_tokens) + _ASKED_TOKENS
     worst = terms.worst
@@ -203,7 +211,7 @@ def _recursive(code: Figures, text_tokens: int, terms: CallTerms) -> Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Size:
-    """About how long a text is. One that is neither table nor record has no rows."""
+    """The estimated size of a text. `rows` is 0 for prose."""
 
     tokens: int
     rows: int
@@ -213,26 +221,26 @@ def _sizes(layout: InputLayout) -> list[_Size]:
     kinds = {(view.of, view.key): view.kind for view in layout.views if view.kind != "lines"}
     # In the order of the files.
     texts = zip(layout.files, texts_of(layout.values), strict=True)
-    found = [_of_text(text, kinds.get((of, key), "lines")) for (_, of, key), text in texts]
+    found = [_size_of(text, kinds.get((of, key), "lines")) for (_, of, key), text in texts]
     for value in layout.texts.values():
         held = [value] if isinstance(value, HostText) else value.values()
-        found += map(_of_long, held)
+        found += map(_size_of_long, held)
     return found
 
 
-def _of_text(text: str, kind: _Kind) -> _Size:
+def _size_of(text: str, kind: _Kind) -> _Size:
     size = len(text.encode("utf-8", "replace"))
     tokens = size // _BYTES_PER_TOKEN
     if size <= _ESTIMATED_BYTES_MAX:
         tokens = text_tokens_estimated(text)
-    return _Size(tokens=tokens, rows=_rows(text, kind))
+    return _Size(tokens=tokens, rows=_count_rows(text, kind))
 
 
-def _of_long(text: HostText) -> _Size:
-    """A text that nobody goes through: what its beginning shows is taken for the whole."""
+def _size_of_long(text: HostText) -> _Size:
+    """Return the size of a long text, estimated from its first 65,536 characters."""
     head = text.slice(0, _HEAD_CHARS)
     whole_lines = head[: head.rfind("\n") + 1] or head
-    rows = _rows(whole_lines, shape_of(whole_lines).kind)
+    rows = _count_rows(whole_lines, shape_of(whole_lines).kind)
     if not rows and head.lstrip()[:1] in ("{", "["):
         rows = whole_lines.count("\n") + 1
     share = len(whole_lines.encode("utf-8", "replace"))
@@ -241,29 +249,32 @@ def _of_long(text: HostText) -> _Size:
     )
 
 
-def _rows(text: str, kind: _Kind) -> int:
-    """How many things there are in a text to be counted; of prose, none."""
+def _count_rows(text: str, kind: _Kind) -> int:
+    """Return about how many rows, records or numbers a text has; 0 for prose.
+
+    For JSON, this is the length of its longest list or dictionary. A table is counted by its lines.
+    """
     match kind:
         case "numbers":
             return sum(1 for each in _BETWEEN.split(text) if each)
         case "json":
-            return _longest(msgspec.json.decode(text.removeprefix("\ufeff")))
+            return _longest_collection(msgspec.json.decode(text.removeprefix("\ufeff")))
         case "table":
-            return _filled(text) - 1
+            return _count_filled_lines(text) - 1
         case "json_lines":
-            return _filled(text)
+            return _count_filled_lines(text)
         case "lines":
             lines = [line for line in text.splitlines() if line.strip()]
             sampled = lines[:: max(1, len(lines) // _SAMPLED)]
-            return len(lines) if _alike(sampled) and not _told(sampled) else 0
+            return len(lines) if _are_records(sampled) and not _are_messages(sampled) else 0
 
 
-def _filled(text: str) -> int:
+def _count_filled_lines(text: str) -> int:
     return sum(1 for line in text.splitlines() if line.strip())
 
 
-def _longest(value: object) -> int:
-    """The length of the longest list or table of keys in a document."""
+def _longest_collection(value: object) -> int:
+    """Return the length of the longest list or dictionary in a JSON document."""
     longest = 0
     waiting = [value]
     while waiting:
@@ -276,20 +287,20 @@ def _longest(value: object) -> int:
     return longest
 
 
-def _alike(sampled: Sequence[str]) -> bool:
-    """Whether lines are records, as in logs: nearly all begin in one form, with a number in it."""
+def _are_records(sampled: Sequence[str]) -> bool:
+    """Return True if lines are records, as in a log: 80 % begin in one form, with a digit."""
     forms = Counter(_form(line) for line in sampled)
     form, count = forms.most_common(1)[0] if forms else ("", 0)
     return "9" in form and count >= _ALIKE_SHARE * len(sampled)
 
 
-def _told(sampled: Sequence[str]) -> bool:
-    """Whether lines are messages, as in a chat: sentences, and not the same ones again."""
+def _are_messages(sampled: Sequence[str]) -> bool:
+    """Return True if lines are messages, as in a chat: sentences that do not repeat."""
     longest = [
         max((found[0].count(" ") + 1 for found in _IN_A_ROW.finditer(line[:2_000])), default=0)
         for line in sampled
     ]
-    if sum(longest) < _TOLD_WORDS * len(sampled):
+    if sum(longest) < _MESSAGE_WORDS * len(sampled):
         return False
     words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))
     counted = Counter(itertools.islice(words, _VARIED_WORDS))
@@ -297,16 +308,16 @@ def _told(sampled: Sequence[str]) -> bool:
 
 
 def _form(line: str) -> str:
-    """The first three words of a line, with one letter for letters and one digit for digits."""
+    """Return the first three words of a line, with `a` for each run of letters, `9` for digits."""
     words = [found[0] for found, _ in zip(_WORDS.finditer(line[:200]), range(3), strict=False)]
     return _DIGITS.sub("9", _LETTERS.sub("a", " ".join(words)))
 
 
-# What a run would cost, as far as that can be told before it begins; nothing is asked.
+# -- estimates ---------------------------------------------------------------------------------
 
 
 class StrategyEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """About what a run takes by one strategy. `why_not` says why it cannot be; else it is empty."""
+    """An estimate for one strategy. `why_not` is the reason if it cannot be used, else empty."""
 
     strategy: Strategy
     calls: int
@@ -316,11 +327,11 @@ class StrategyEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Before a run. Money is in nano-dollars, None where no price is known.
+    """An estimate of a run before it begins. Money is in nano-dollars, None without a price.
 
-    `first_call_usd_max` is what is reserved for the first call: a bound, not a guess. `usual_usd`
-    is a guess: four turns of four hundred tokens each. `auto` is the strategy that would be taken
-    if nobody says which, and `auto_why` why.
+    `first_call_usd_max` is the reservation for the first call: a bound, not a guess. `usual_usd` is
+    a guess: four turns of 400 tokens each. `auto` is the strategy that `auto` would choose, and
+    `auto_why` the reason. `fits` says that the limits pay for the first call.
     """
 
     model: str
@@ -353,9 +364,13 @@ def estimated(
     capabilities: Sequence[Capability] = (),
     put_skills: Sequence[str] = (),
 ) -> Estimate:
-    """Say what a run would begin with, and what that costs at most."""
+    """Return an estimate of a run, without starting it or asking a model.
+
+    The inputs are read, and nothing is stored on disk. `capabilities` add to the prompt what they
+    add to that of a run. Raise `UsageError` if an input or the request is wrong.
+    """
     layout = layout_of(inputs, question=goal)
-    # For an estimate alone: a run keeps its bytes beside the ledger.
+    # Imported here: only an estimate needs attachments in memory.
     from tallystick.attachments.memory import MemoryAttachments
 
     run_attachments = RunAttachments(
@@ -388,7 +403,7 @@ def estimated(
     )
     asked = AskedRun(goal=goal, inputs=inputs, put_skills=put_skills, session_id="estimate")
     for each in capabilities:
-        started = msgspec.structs.replace(started, **each.given(asked, run_attachments))
+        started = msgspec.structs.replace(started, **each.start_fields(asked, run_attachments))
     messages = prompt.opening(started)
     terms = pricing.terms(model, usd_capped=limits.usd is not None)
     bound = prompt_figure(terms, messages).tokens
@@ -435,7 +450,7 @@ def _estimate(strategy: Strategy, figures: Figures, why_not: str = "") -> Strate
 
 
 def _picture(given: Input) -> AttachmentRef:
-    """A picture as its reference would say it is."""
+    """Return the reference that storing a picture would give, but without an id."""
     return described(
         id="",
         byte_len=len(given.text),

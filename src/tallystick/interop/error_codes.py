@@ -162,7 +162,11 @@ _STOPS: Mapping[StopReason, str] = {
 
 
 def entry_of(error: BaseException) -> ErrorCode:
-    """Return the row of an error. An error that is not ours is `Internal`."""
+    """Return the row of an error. An error that is not ours is `Internal`.
+
+    An error of a budget gets the row of its dimension. Any other gets the row with the name of its
+    class or of a class above it, or else that of its code.
+    """
     if not isinstance(error, TallystickError | Cancelled):
         return ERROR_CODES["Internal"]
     dimension = getattr(error, "dimension", None)
@@ -178,7 +182,7 @@ def entry_of_stop(stop: StopReason) -> ErrorCode | None:
 
 
 def told_error(error: BaseException) -> ToldError:
-    """Return an error with its row, to be written as JSON."""
+    """Return an error with its row, to be written as JSON. `kind` is "error" without a code."""
     entry = entry_of(error)
     return ToldError(
         type=entry.name,
@@ -195,7 +199,7 @@ _NAMES = frozenset(ERROR_CODES)
 
 
 def _name_of_code(code: str) -> str:
-    """Return the name in the table for the longest known beginning of a code."""
+    """Return the name in the table for the longest known beginning of a code; else `Internal`."""
     parts = code.split(".")
     for length in range(len(parts), 0, -1):
         found = _OURS.get(".".join(parts[:length]))

@@ -109,7 +109,8 @@ class Log:
     def add(self, read: Metadata | Iteration | str) -> None:
         """Add the next line, as it was read; text is the reason why it could not be.
 
-        Raise `TransferRefused` for a line that cannot be read or does not fit those before it.
+        Metadata, and an iteration 1, end the open completion. Raise `TransferRefused` for a line
+        that cannot be read, does not fit those before it, or breaks a limit.
         """
         if isinstance(read, str):
             raise self.refusal(read)
@@ -127,14 +128,17 @@ class Log:
         self.open.add(read)
 
     def close(self) -> None:
-        """End the open completion: it has no more iterations. Without one, do nothing."""
+        """End the open completion: it has no more iterations. Without one, do nothing.
+
+        Raise `TransferRefused` if its figures add up to more than a record can hold.
+        """
         if self.open is not None:
             self.open.close(None)
             self.completions.append((self.open.run, self.open.children))
             self.open = None
 
     def seal(self, run: str, drafts: list[Draft]) -> Head:
-        """Make the chain of a run that is complete; return its head.
+        """Make the chain of a run that is complete, and add it to `chains`; return its head.
 
         Salts follow from the log's bytes.
         """
@@ -184,9 +188,11 @@ class _Run:
         goal: str | None = None,
         time_ms: int | None = None,
     ) -> _Run:
-        """Begin a run with its first iteration, whose timestamp is when it ended.
+        """Begin a run with the facts of its first iteration, whose timestamp is when that ended.
 
-        Raise `TransferRefused` if that is not a time, or more than a day ahead.
+        The iteration itself is not added. `time_ms` is the time in the run's id, by default its
+        start. Without `goal` it is the question in the prompt, or a text that says that it is
+        unknown. Raise `TransferRefused` if the timestamp is not a time, or more than a day ahead.
         """
         ended_at = moment_of(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
@@ -231,7 +237,11 @@ class _Run:
             self.drafts.append(Draft(tag=tag_of(record), intent=intent_of(record), body=body))
 
     def add(self, iteration: Iteration) -> None:
-        """Add one turn. Raise `TransferRefused` if it is not the next one, or does not fit."""
+        """Add one turn with its blocks, its calls and the runs inside it.
+
+        Raise `TransferRefused` if it is not the next one, follows the final answer, or breaks a
+        limit. A run inside it is refused too if it is nested too deep or has no final answer.
+        """
         expected = 1 if self.last is None else self.last.iteration + 1
         if iteration.iteration != expected:
             raise self.log.refusal(f"iteration {iteration.iteration} where {expected} was expected")
@@ -257,8 +267,9 @@ class _Run:
     def close(self, used: Charge | None) -> tuple[Head, RunEnded | None]:
         """End the run and make its chain; return its head and its end.
 
-        `used` is what the log says that all of it used. The end is None without a final answer.
-        Raise `TransferRefused` if figures add up to more than a record can hold.
+        `used` is what the log says that all of it used; it replaces the sums of the turns. The end
+        is None without a final answer: the chain is then made without one. Raise `TransferRefused`
+        if figures add up to more than a record can hold.
         """
         assert self.last is not None
         ended = None
@@ -373,12 +384,14 @@ class ImportedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> ImportedLog:
-    """Import every completion of a log as a run.
+    """Import every completion of a log as a run; return the completions in order.
 
-    Nothing is written before all of it was read and fits.
+    Nothing is written before all of it was read and fits. Then the runs are adopted one by one: an
+    error of the ledger leaves those before it. Runs that the ledger has already are left as they
+    are.
 
-    Runs that the ledger has already are left as they are. `file` is read from its current position.
-    Raise `TransferRefused`, with the line, for anything that cannot be imported.
+    `file` is read from its current position, `name` names it in errors. Raise `TransferRefused`,
+    with the line if one is at fault, for anything that cannot be imported.
     """
     with _seekable(file) as source:
         log = _measure(source, name)
@@ -408,7 +421,10 @@ def import_rlms_log(ledger: TransferLedger, file: BinaryIO, *, name: str) -> Imp
 
 @contextmanager
 def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
-    """Yield the file, or a temporary copy if it can be read only once. The log is read twice."""
+    """Yield the file, or a temporary copy if it can be read only once. The log is read twice.
+
+    The copy ends one byte after the largest size, which is enough to refuse it.
+    """
     if file.seekable():
         yield file
         return
@@ -422,9 +438,9 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def _measure(file: BinaryIO, name: str) -> Log:
-    """Read a log for its digests and its size, and go back.
+    """Read a log for its digests and its size, and go back to where it was.
 
-    Raise `TransferRefused` if it is too large.
+    Raise `TransferRefused` if it has more than 256 MiB.
     """
     start = file.tell()
     plain, salted = hashlib.sha256(), hashlib.blake2b(person=b"tally rlms salts")

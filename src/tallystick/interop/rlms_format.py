@@ -151,7 +151,10 @@ _GOAL = re.compile(r"Answer the following: (.*)\n\nYour context is a ", re.DOTAL
 
 
 def is_rlms_log(head: bytes) -> bool:
-    """Return True if a file that begins like this may be a log; only reading it can tell."""
+    """Return True if a file that begins like this may be a log: with `{`, after any blanks.
+
+    Only reading it can tell.
+    """
     return _FIRST.match(head) is not None
 
 
@@ -162,7 +165,10 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 def read_line(line: bytes) -> Metadata | Iteration | str:
-    """Return what a line says, or a text with the reason why it cannot be read."""
+    """Return what a line says, or a text with the reason why it cannot be read.
+
+    NaN and Infinity are read where any value may stand, and refused where a figure must.
+    """
     if len(line) > LINE_BYTES_MAX:
         return f"it has more than {LINE_BYTES_MAX:,} bytes"
     read: _Line
@@ -217,7 +223,11 @@ def text_in(prompt: msgspec.Raw) -> str:
 
 
 def goal_in(prompt: msgspec.Raw) -> str | None:
-    """Return the question that the first prompt of a run names; None if it names none."""
+    """Return the question that the second message of a run's first prompt names.
+
+    Return None if it names none, if the prompt is no list of messages, or if it has more than
+    8 MiB.
+    """
     raw = bytes(prompt)
     if len(raw) > _GOAL_BYTES_MAX:
         return None
@@ -230,7 +240,7 @@ def goal_in(prompt: msgspec.Raw) -> str | None:
 
 
 def moment_of(timestamp: str) -> int | None:
-    """Return a time in milliseconds since 1970; None if it is not a time.
+    """Return a time in milliseconds since 1970; None if it is not a time, or is before 1970.
 
     Without a zone it is UTC.
     """
@@ -283,14 +293,14 @@ def model_of(metadata: RunMetadata) -> str:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Return seconds as milliseconds; 0 if the log has no time."""
+    """Return seconds as whole milliseconds, rounded; 0 if the log has no time."""
     return 0 if seconds is None else round(seconds * 1000)
 
 
 def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelReplied]:
-    """Return the records of a turn's model call.
+    """Return the records of a turn's model call; its usage is recorded as missing.
 
-    Its time is the iteration's without that of its blocks.
+    Its time is the iteration's without that of its blocks, at least 0.
     """
     blocks = sum(each.result.execution_time or 0.0 for each in iteration.code_blocks)
     waited = max(0.0, (iteration.iteration_time or 0.0) - blocks)
@@ -317,7 +327,10 @@ def turn_records(iteration: Iteration, *, intent: int) -> tuple[AskModel, ModelR
 def program_records(
     block: Block, *, intent: int, turn: int, part: int
 ) -> tuple[RunProgram, ProgramFinished]:
-    """Return the records of a code block. What it used is unknown, so its fuel is 0."""
+    """Return the records of a code block. What it used is unknown, so its fuel is 0.
+
+    If stderr ends with the line of an exception, the program is recorded as failed with that.
+    """
     result = block.result
     raised = _RAISED_ALONE.match(result.stderr)
     if raised is None:
@@ -403,7 +416,10 @@ def query_records(
 
 
 def charge_in(summary: UsageSummary | None) -> Charge | None:
-    """Return what a call, or a whole run inside it, used; None if the log does not say."""
+    """Return what a call, or a whole run inside it, used: the sum over all models.
+
+    Return None if no model has tokens in the log. `usd`, in billionths, is None if none has a cost.
+    """
     lines = [] if summary is None else list(summary.model_usage_summaries.values())
     if not any(each.total_input_tokens or each.total_output_tokens for each in lines):
         return None

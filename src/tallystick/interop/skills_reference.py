@@ -72,7 +72,9 @@ def reference_catalog(
     """Fit cards into a budget of bytes; return the text and its evidence.
 
     `catalog` are the ids that take part; without it, all that are not disabled do. Of those that
-    have a name, in the order of their ids, the first `limit` are fitted.
+    have a name, in the order of their ids, the first `limit` are fitted. A budget too small for the
+    header and the line about one omitted card counts as room for both. If no card takes part, the
+    text says `(none)`.
     """
     budget = max(budget, 0)
     asked = None if catalog is None else frozenset(catalog)

@@ -285,7 +285,9 @@ def trajectory_of(
 ) -> Iterator[TrajectoryEvent]:
     """Yield the events of a run, in the order of its entries; those of its children are inside it.
 
-    Where `children` returns None for a child, its parent's records of it are used.
+    `children` is called once for each child, where its parent began it. Where it returns None, and
+    below 64 levels, the parent's records of the child are used. Errors of `entries` and `children`
+    are passed on.
     """
     yield from _ChainEvents(children, shown).chain(entries, parent=None, depth=0)
 
@@ -327,7 +329,7 @@ class _ChainEvents:
     def chain(
         self, entries: Iterable[ChainEntry], *, parent: str | None, depth: int
     ) -> Iterator[TrajectoryEvent]:
-        """Yield the events of a chain, and the end of the session for the outermost one."""
+        """Yield the events of a chain; last, if the outermost one ended, the end of the session."""
         run = _Run(parent, depth, outermost=parent is None)
         for entry in entries:
             self._seen.add(entry.run)
@@ -353,6 +355,8 @@ class _ChainEvents:
                 run.programs[record.intent] = record
             case ProgramFinished() as record:
                 yield self._program_event(run, entry, record)
+            # Other systems have no events for these. They are listed one by one, and not as "all
+            # others", so that the type checker asks where a new record belongs.
             case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
                 pass
             case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
@@ -556,7 +560,7 @@ class _Source:
         yield from self._entries_of(run, None)
 
     def child_entries(self, run: str) -> Iterable[ChainEntry] | None:
-        """Return the entries of a child; None if its chain is not here."""
+        """Return the entries of a child; None if its chain is not here, or if it names no run."""
         try:
             next(self._ledger.read(run, stop=1), None)
         except (RunNotFound, InvalidName):
@@ -596,9 +600,10 @@ def export_trajectory(
 ) -> Exported:
     """Write the events of a run as JSON lines, to a new file or to an open one.
 
-    `redact` leaves texts out; without `full`, long texts are cut. Raise `UsageError` for a chain of
-    steps, and for a run without any content left or yet; `TransferRefused` if the file exists or
-    cannot be written.
+    `redact` leaves texts out; without `full`, long texts are cut. A new file is removed if the
+    export fails. Raise `UsageError` for a chain of steps, and for a run without any content left or
+    yet; `RunNotFound` or `InvalidName` for no run. Raise `TransferRefused` if a new file exists or
+    cannot be written, `LedgerError` for a record that cannot be read.
     """
     first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
     if holds_steps(first):

@@ -56,7 +56,7 @@ class Shown:
     text_of: Callable[[AttachmentRef], str | None] = _no_text
 
     def content(self, text: str) -> Content:
-        """Return a text as content."""
+        """Return a text as content: shown as the fields say, with the counts and digest of all."""
         raw = text.encode("utf-8", "surrogatepass")
         return Content(
             text=self._text(text),
@@ -71,7 +71,11 @@ class Shown:
         return None if text is None else self.content(text)
 
     def stored_content(self, text: str, ref: AttachmentRef | None) -> Content:
-        """Return a text as content; if there is a reference to it, the stored one."""
+        """Return a text as content; if there is a reference to it, the stored one.
+
+        Its bytes and digest are those of the reference. If it is redacted, or cannot be read, the
+        number of characters is None; if it cannot be read, so is the text.
+        """
         if ref is None:
             return self.content(text)
         found = None if self.redact else self.text_of(ref)

@@ -63,7 +63,10 @@ class BadAct(Exception):
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    """Create the table if it is missing, with a `known` act for each run in the file."""
+    """Create the table if it is missing, with a `known` act for each run in the file.
+
+    Call it in a transaction, before the rows of runs are changed.
+    """
     if not is_there(db):
         for statement in _SCHEMA:
             db.execute(statement)
@@ -76,7 +79,10 @@ def is_there(db: sqlite3.Connection) -> bool:
 
 
 def add(db: sqlite3.Connection, row: RunRow, kind: Custody) -> None:
-    """Record the act that brought a run's row to its present values."""
+    """Record the act that brought a run's row to its present values.
+
+    `row` is the row after the act.
+    """
     db.execute(
         "INSERT INTO act VALUES (?, ?, ?, ?, ?, NULL, NULL)",
         (row.run, kind, row.fence, row.moved, row.imported),
@@ -84,7 +90,10 @@ def add(db: sqlite3.Connection, row: RunRow, kind: Custody) -> None:
 
 
 def add_erased(db: sqlite3.Connection, row: RunRow, seqs: Iterable[int]) -> None:
-    """Record the positions of erased bodies, as ranges. Nothing is written for no positions."""
+    """Record the positions of erased bodies, one act for each range.
+
+    Nothing is written for no positions.
+    """
     db.executemany(
         "INSERT INTO act VALUES (?, 'erased', ?, ?, ?, ?, ?)",
         [
@@ -95,14 +104,14 @@ def add_erased(db: sqlite3.Connection, row: RunRow, seqs: Iterable[int]) -> None
 
 
 def remove(db: sqlite3.Connection, run: str) -> None:
-    """Remove the acts of a run."""
+    """Remove the acts of a run. The table must be there."""
     db.execute("DELETE FROM act WHERE run = ?", (run,))
 
 
 def all_acts(db: sqlite3.Connection) -> dict[str, list[Act]] | None:
-    """Return all acts by run, each list in order; None if the file has no table.
+    """Return all acts by run, each list in the order of the acts; None if the file has no table.
 
-    Raise `BadAct` if a row has values that no act has.
+    A run without an act is not in the result. Raise `BadAct` if a row has values that no act has.
     """
     if not is_there(db):
         return None
@@ -123,7 +132,10 @@ def is_pruned_entry(header: bytes) -> bool:
 
 
 def ranges_of(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield positions as ranges in ascending order, each as its first and last position."""
+    """Yield positions as ranges in ascending order, each as its first and last position.
+
+    The positions may come in any order, and more than once.
+    """
     first = last = None
     for seq in sorted(set(seqs)):
         if first is None or last is None:
@@ -138,7 +150,7 @@ def ranges_of(seqs: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def latest_custody(acts: Sequence[Act]) -> Act | None:
-    """Return the last act that decides who owns a run; None if there is none."""
+    """Return the last act that decides who owns a run; None if all of them are `erased`."""
     return next((act for act in reversed(acts) if act.kind != "erased"), None)
 
 

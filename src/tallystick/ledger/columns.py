@@ -66,7 +66,10 @@ _LAST = "\U0010ffff"
 
 
 def add_columns(db: sqlite3.Connection) -> None:
-    """Add the columns to the file of an earlier version, and fill them from the entries."""
+    """Add the columns to the file of an earlier version, and fill them from the entries.
+
+    Call it in a transaction. A row whose id or count has a wrong type keeps empty columns.
+    """
     for statement in SCHEMA:
         db.execute(statement)
     assigned = ", ".join(f"{each} = ?" for each in COLUMNS)
@@ -78,7 +81,10 @@ def add_columns(db: sqlite3.Connection) -> None:
 
 
 def base_row(found: Sequence[Any]) -> RunRow:
-    """Return a row from the columns that every version has. A hash of another type becomes ""."""
+    """Return a row from the columns that every version has. A hash of another type becomes "".
+
+    The other values are taken as they are.
+    """
     run, created_at, count, entry_hash, fence, moved, imported = found
     return RunRow(
         run=run,
@@ -91,7 +97,11 @@ def base_row(found: Sequence[Any]) -> RunRow:
 
 
 def with_facts(db: sqlite3.Connection, row: RunRow) -> RunRow:
-    """Return the row of a file without these columns, completed with the facts in its entries."""
+    """Return the row of a file without these columns, completed with the facts in its entries.
+
+    Reads the entries that `deciding_positions` names. One that is missing or damaged changes no
+    fact.
+    """
     return row_after_entries(row, _end_entries(db, row))
 
 
@@ -112,7 +122,10 @@ def values_of(row: RunRow) -> tuple[Any, ...]:
 
 
 def with_columns(row: RunRow, found: Sequence[Any]) -> RunRow | None:
-    """Return a row with the values of its columns; None if one has a type that is never written."""
+    """Return a row with the values of its columns, given in the order of `COLUMNS`.
+
+    Return None if one has a type that is never written.
+    """
     owner, steps, *texts, started_at, ended_at, erased = found
     plain = zip(found, _TYPES, strict=True)
     if not all(type(value) is kind or value is None for value, kind in plain):
@@ -138,7 +151,7 @@ def with_columns(row: RunRow, found: Sequence[Any]) -> RunRow | None:
 def selection_sql(
     which: RunFilter, *, after: str, skip: int, most: int | None, newest_first: bool
 ) -> tuple[str, list[object]]:
-    """Return the SQL after FROM that selects runs, and its parameters.
+    """Return the SQL after FROM that selects runs in the order of their ids, and its parameters.
 
     The index is named: SQLite has no statistics here, and would scan all runs by their ids.
     """
@@ -149,6 +162,8 @@ def selection_sql(
         given = getattr(which, asked)
         if given is None or given is False:
             continue
+        # One index serves a statement. The first given condition chooses it, and SQLite compares
+        # the others row by row.
         index = index or name
         if given is True:
             terms.append(rows)
@@ -158,7 +173,9 @@ def selection_sql(
     if which.prefix:
         terms.append("id >= ? AND id < ?")
         values += [which.prefix, which.prefix + _LAST]
-        index = ""  # the key of the table itself
+        # The key of the table itself: a prefix selects few rows, and an index on another column
+        # cannot find a range of ids.
+        index = ""
     if after:
         terms.append("id < ?" if newest_first else "id > ?")
         values.append(after)
@@ -168,5 +185,6 @@ def selection_sql(
     text += f" ORDER BY id{' DESC' if newest_first else ''}"
     if most is not None or skip:
         text += " LIMIT ? OFFSET ?"
+        # SQLite has no OFFSET without a LIMIT; -1 is none.
         values += [-1 if most is None else most, skip]
     return text, values

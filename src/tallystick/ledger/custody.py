@@ -48,7 +48,10 @@ _IMPORTED = (
 
 
 def created_at_ms(run: str) -> int:
-    """Return the time in a run's id, in milliseconds since the epoch."""
+    """Return the time in a run's id, in milliseconds since the epoch.
+
+    Raise `ValueError` for a character that ULIDs do not have.
+    """
     time = 0
     for char in run[:_ULID_TIME_CHARS]:
         time = time * 32 + _ULID_ALPHABET.index(char)
@@ -75,7 +78,7 @@ def row_after_claim(
     With `create`, return a new row with token 1; raise `RunExists` if the run is there, and
     `InvalidName` if its id is not a ULID. Without it, raise `RunNotFound` if the run is not there,
     and `RunNotOwned` if it was moved away or imported. Raise `UsageError` if `grown_from` is given
-    for an existing run, or is not a hash.
+    for an existing run, or is not a hash. `owner` replaces the one in the row, also if it is None.
     """
     if grown_from is not None and not (create and is_hash(grown_from)):
         raise UsageError(f"run {run}: only a new run grows from another, and from a hash of it")
@@ -97,8 +100,9 @@ def row_after_append(
 ) -> RunRow:
     """Return the row of a run after an append that makes `head` its head.
 
-    Raise `LedgerConflict` if the fencing token or the expected head is not the present one,
-    `RunNotFound` if the run is not there, and `RunNotOwned` if another ledger owns it.
+    Raise `RunNotFound` if the run is not there, and `RunNotOwned` if another ledger owns it. Raise
+    `LedgerConflict` if the fencing token or the expected head is not the present one; the token is
+    compared first.
     """
     row = require_row(row, run)
     # The fencing token first: a writer that lost the run must be shown that reason, and not only
@@ -114,9 +118,10 @@ def row_after_append(
 
 
 def row_after_release(row: RunRow | None, run: str) -> RunRow:
-    """Return the row of a run that is moved away, unchanged if it already was.
+    """Return the row of a run that is moved away: its fencing token goes up by one.
 
-    Raise `RunNotFound` if it is not there, and `RunNotOwned` if it is an imported copy.
+    A row that is marked as moved is returned unchanged. Raise `RunNotFound` if the run is not
+    there, and `RunNotOwned` if it is an imported copy.
     """
     row = require_row(row, run)
     if row.moved:
@@ -125,11 +130,14 @@ def row_after_release(row: RunRow | None, run: str) -> RunRow:
 
 
 def known_head(row: RunRow | None, header: ExportHeader) -> Head | None:
-    """Return the head of the part of an imported run that is here already; None if all of it is.
+    """Return the head of the part of an imported run that is here; None if nothing is to be done.
 
-    Raise `TransferRefused` if the run here differs. A copy is kept under its own id, to be read; it
-    never replaces anything, but a longer copy may extend it. A title may also continue a run that
-    is here, if that was moved away earlier or is itself a copy.
+    The head is empty if the run is not here. A title to a run that is not owned here has a head
+    returned even if no entry is missing: the row must change.
+
+    Raise `TransferRefused` if the run here is owned and differs, or is longer. Raise it for a copy
+    unless the run here is a shorter copy. Raise it for a title whose token is not above that of the
+    last move away.
     """
     if row is None:
         return Head.of_nothing()
@@ -163,9 +171,9 @@ def shared_head(
 ) -> Head | None:
     """Return the head of the shared part of an ancestor that is here; None if all of it is.
 
-    `hash_at` returns the hash of an entry that is here, by run and position. Only a copy is
-    extended: raise `TransferRefused` if a run that this ledger owns or gave away is shorter, or if
-    the entries differ.
+    The head is empty if the ancestor is not here. `hash_at` returns the hash of an entry that is
+    here, by run and position. Only a copy is extended: raise `TransferRefused` if a run that this
+    ledger owns or gave away is shorter, or if the last shared entry differs.
     """
     if row is None:
         return Head.of_nothing()
@@ -183,7 +191,7 @@ def shared_head(
 
 
 def shared_row(ancestor: Ancestor) -> RunRow:
-    """Return the row of an imported ancestor: a copy."""
+    """Return the row of an imported ancestor: a copy, with fencing token 0."""
     return RunRow(
         run=ancestor.run,
         head=ancestor.head,
@@ -204,7 +212,10 @@ def check_removable(run: str, forks: Sequence[str]) -> None:
 
 
 def check_erasable(row: RunRow, seqs: Iterable[int], *, fork: bool) -> None:
-    """Raise `UsageError` for a position the run does not have, and for the first one of a fork."""
+    """Raise `UsageError` for a position that the run does not have.
+
+    With `fork`, also for position 0.
+    """
     for seq in seqs:
         if not 0 <= seq < row.head.count:
             raise UsageError(f"run {row.run} has no entry {seq}")
@@ -216,7 +227,10 @@ def check_erasable(row: RunRow, seqs: Iterable[int], *, fork: bool) -> None:
 
 
 def imported_row(header: ExportHeader) -> RunRow:
-    """Return the row of an imported run: owned here if the export was a title, else a copy."""
+    """Return the row of an imported run: owned here if the export was a title, else a copy.
+
+    A title keeps its fencing token, so that it can be compared with later ones. A copy has token 0.
+    """
     return RunRow(
         run=header.run,
         head=header.head,
@@ -232,9 +246,9 @@ def new_entries(
 ) -> Iterator[tuple[int, Sealed]]:
     """Yield the entries after those that are here, each with its position.
 
-    Raise `TransferRefused` if the last one that is here has another hash. With `known` None, all
-    entries are read and none is yielded. The entries are those of the run `of`, in the export of
-    `run`.
+    Raise `TransferRefused` at the last one that is here, if it has another hash. With `known` None,
+    all entries are read and none is yielded. The entries are those of the run `of`, in the export
+    of `run`.
     """
     for seq, entry in enumerate(entries):
         if known is None:
@@ -248,9 +262,10 @@ def new_entries(
 def seal_all(
     run: str, drafts: Sequence[Draft], *, head: Head, salts: Salts
 ) -> tuple[list[Sealed], Head]:
-    """Append drafts to a head in order; return the entries and the new head.
+    """Append drafts to a head in order; return the entries and the new head. Nothing is stored.
 
-    Raise `InvalidLimit` if a body has more than `BODY_BYTES_MAX` bytes.
+    `salts` is called once for each draft. Raise `InvalidLimit` if a body has more than
+    `BODY_BYTES_MAX` bytes.
     """
     entries = []
     for draft in drafts:

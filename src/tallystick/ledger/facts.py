@@ -69,7 +69,7 @@ Tagged = tuple[str, bytes | None]
 
 
 def tagged_drafts(drafts: Iterable[Draft]) -> list[Tagged]:
-    """Return the tags and bodies of the drafts that may change a row."""
+    """Return the tags and bodies of the drafts that may change a row; the others are left out."""
     return [(each.tag, each.body) for each in drafts if each.tag in _TAGS]
 
 
@@ -86,12 +86,18 @@ def tagged_entry(entry: Sealed) -> Tagged:
 
 
 def deciding_positions(count: int) -> tuple[int, ...]:
-    """Return the positions of the entries that decide the facts of a chain of `count` entries."""
+    """Return the positions of the entries that decide the facts of a chain of `count` entries.
+
+    These are the first and the last `LAST_ENTRIES`, ascending; none for an empty chain.
+    """
     return tuple(sorted({0, *range(max(0, count - LAST_ENTRIES), count)} if count else ()))
 
 
 def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
-    """Return the row of a run updated by more of its entries, in their order."""
+    """Return the row of a run updated by more of its entries, in their order.
+
+    An entry that cannot be read changes nothing. One without a body marks the row as erased.
+    """
     changed: dict[str, Any] = {}
     receipt_stop = ""
     for tag, body in entries:
@@ -99,6 +105,8 @@ def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
             changed["erased"] = True
         if tag.startswith("step."):
             changed["steps"] = True
+            # A chain of steps gets an entry for each step. Only the first says when it started, so
+            # the others are not decoded.
             if row.started_at is not None or "started_at" in changed:
                 continue
         if tag not in _TAGS:
@@ -106,6 +114,8 @@ def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
         record = None if body is None else _record(body)
         if isinstance(record, ReceiptIssued):
             receipt = record.receipt
+            # The receipt comes just before the end, and names the same reason: if only the body of
+            # the end was erased, that is still known.
             receipt_stop = receipt.stop
             changed["ended_at"] = _fit_column(receipt.completed_at)
             if row.started_at is None and "started_at" not in changed:
@@ -122,7 +132,9 @@ def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
 def row_differences(ledger: Ledger, row: RunRow) -> list[str]:
     """Return the differences between a row and its entries, one sentence with both values each.
 
-    A fact that only an erased first record could confirm is left out.
+    Only the entries that decide facts are read. `erased` is not compared, nor a fact that only an
+    erased first record could confirm. Raise `RunNotFound` or `LedgerCorrupt` if they cannot be
+    read.
     """
     said = {field: None for field in FACTS} | {"steps": False, "erased": False}
     last = max(1, row.head.count - LAST_ENTRIES)
@@ -140,7 +152,7 @@ def row_differences(ledger: Ledger, row: RunRow) -> list[str]:
 
 
 def copy_facts(before: RunRow, row: RunRow) -> RunRow:
-    """Return `row` with the facts of `before`, another row of the same run."""
+    """Return `row` with the facts of `before`, another row of the same run. Head and owner stay."""
     return msgspec.structs.replace(row, **{each: getattr(before, each) for each in FACTS})
 
 

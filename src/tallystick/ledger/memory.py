@@ -67,7 +67,11 @@ class MemoryLedger:
         forced: bool,
         also: Also | None = None,
     ) -> tuple[Head, Future[None]]:
-        """Append at once, in this thread. The returned future is done."""
+        """Append at once, in this thread.
+
+        The returned future is done; it has the error if there is one. Raise `InvalidLimit` itself
+        if a body has more than `BODY_BYTES_MAX` bytes.
+        """
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()
@@ -184,7 +188,7 @@ class MemoryLedger:
         ]
 
     def _grows_from(self, fork: str, run: str) -> bool:
-        """Return True if `fork`, which has no entry yet, was claimed as a fork of this run."""
+        """Return True if `fork`, which has no entry, was claimed with the hash of one of `run`."""
         root = self._rows[fork].head
         known = root != Head.of_nothing()
         return known and any(each.hash == root.hash for each in self._entries.get(run, ()))

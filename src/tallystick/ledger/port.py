@@ -70,7 +70,10 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_open(self) -> bool:
-        """Return True if a call of the run may still be open: it has no end, or was interrupted."""
+        """Return True if a call of the run may still be open: it has no end, or was interrupted.
+
+        False for a chain of steps, and for a run whose reason to end was erased.
+        """
         return not self.steps and (self.stop is None or self.stop in OPEN_STOPS)
 
 
@@ -115,14 +118,21 @@ EVERY_RUN = RunFilter()
 
 
 class Ledger(Protocol):
-    """Chains of entries, one for each run."""
+    """Chains of entries, one for each run.
+
+    Every method may raise the errors of the store: `LedgerUnavailable`, `LedgerLocked`,
+    `LedgerFull`, `LedgerReadOnly`, and `LedgerCorrupt` if what it reads is damaged.
+    """
 
     @property
     def lock_folder(self) -> Path | None:
         """The folder with the locks of its runs; None if no other process can open the ledger."""
 
     def shared_scopes(self) -> Scopes | None:
-        """Return the budgets that processes share here; None if no other process can open it."""
+        """Return a new object for the budgets that processes share here; the caller closes it.
+
+        Return None if no other process can open the ledger.
+        """
 
     def claim(
         self,
@@ -136,7 +146,8 @@ class Ledger(Protocol):
 
         With `create`, raise `RunExists` if the run is here, and `InvalidName` if its id is not a
         ULID. Without it, raise `RunNotFound` if the run is not here, and `RunNotOwned` if it was
-        moved away or is an imported copy. `owner`, an id of `Owners`, is kept in the row.
+        moved away or is an imported copy. `owner`, an id of `Owners`, is kept in the row; None
+        clears the one that is there.
 
         A new run may be a fork: `grown_from` is the hash of the last entry that it shares. Its
         first entry is then a `RunForked`, appended to a head with no entries and that hash. Raise
@@ -156,10 +167,11 @@ class Ledger(Protocol):
         """Begin an append, and return at once the head that the run will have.
 
         The future is done when the entries are as safe as `append` would make them. It has the
-        exception that `append` would raise, and cannot be cancelled. Submissions of a run are
-        written in their order, so the next one may expect that head before the first is done. If
-        the first fails, the next finds another head and fails too. `also` and the callbacks of the
-        future may run in another thread, and must not wait for this ledger.
+        exception that `append` would raise, and cannot be cancelled. Only `InvalidLimit`, for a
+        body that is too large, is raised by this call. Submissions of a run are written in their
+        order, so the next one may expect that head before the first is done. If the first fails,
+        the next finds another head and fails too. `also` and the callbacks of the future may run in
+        another thread, and must not wait for this ledger.
 
         If the ledger has too much to write, this call waits until there is room.
         """
@@ -177,12 +189,19 @@ class Ledger(Protocol):
         """Add entries to the end of a run, all or none, and return the new head: submit, and wait.
 
         Raise `LedgerConflict` and change nothing if the head of the run is not `expected`, or if it
-        was claimed again since `fence`. An append of no drafts with `forced` forces what was
-        committed before. `also` is done in the same transaction.
+        was claimed again since `fence`. Raise `RunNotFound` or `RunNotOwned` if the run is not here
+        or not owned, and `InvalidLimit` if a body has more than `BODY_BYTES_MAX` bytes. An append
+        of no drafts with `forced` forces what was committed before. `also` is done in the same
+        transaction.
         """
 
     def read(self, run: str, *, start: int = 0, stop: int | None = None) -> Iterator[Sealed]:
-        """Yield the entries of a run in order, from position `start` up to, excluding, `stop`."""
+        """Yield the entries of a run in order, from position `start` up to, excluding, `stop`.
+
+        A `stop` of None reads to the end. Raise `RunNotFound` at the call, before the first entry.
+        Raise `LedgerCorrupt` at a damaged entry, after those before it. Entries appended meanwhile
+        may be included.
+        """
 
     def runs(
         self,
@@ -193,24 +212,28 @@ class Ledger(Protocol):
         most: int | None = None,
         newest_first: bool = False,
     ) -> Sequence[RunRow]:
-        """Return at most `most` rows of the selected runs, oldest first or newest first.
+        """Return at most `most` rows of the selected runs, in the order of their ids, oldest first.
 
-        Only runs that come after the id `after` in that order count, and the first `skip` of them
-        are left out. The cost is proportional to the rows returned if `which` has at most one
-        condition.
+        None is no maximum. `newest_first` reverses the order. Only runs that come after the id
+        `after` in that order count, and the first `skip` of them are left out. The cost is
+        proportional to the rows returned if `which` has at most one condition.
         """
 
     def row(self, run: str) -> RunRow | None:
         """Return the row of one run; None if it is not here. The cost does not grow with runs."""
 
     def forks_of(self, run: str) -> Sequence[str]:
-        """Return the ids of the forks of a run, or runs about to be that, oldest first."""
+        """Return the ids of the forks of a run, or runs about to be that, oldest first.
+
+        The result is empty if there are none, also for a run that is not here.
+        """
 
     def remove(self, run: str, *, also: Also | None = None) -> None:
-        """Delete a run, its entries and bodies together. `also` is done in the same transaction.
+        """Delete a run, its entries and bodies together, forced.
 
-        Raise `RunNotFound` if it is not here, and `UsageError` if a fork of it is: only this run
-        has the entries that they share.
+        `also` is done in the same transaction. Raise `RunNotFound` if it is not here, and
+        `UsageError` if a fork of it is: only this run has the entries that they share. A run that
+        is in use is deleted too; its writer fails at the next append.
         """
 
 
@@ -256,8 +279,8 @@ class Custody(Protocol):
     def release(self, run: str) -> RunRow:
         """Mark a run as moved away, forced, and revoke its writer's fencing token. Return its row.
 
-        A second call changes nothing. Raise `RunNotFound` if the run is not here, and `RunNotOwned`
-        if it is an imported copy.
+        A second call changes nothing, and returns the same row. Raise `RunNotFound` if the run is
+        not here, and `RunNotOwned` if it is an imported copy.
         """
 
     def adopt(
@@ -275,9 +298,10 @@ class Custody(Protocol):
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         """Remove the bodies of entries, forced. The chain still verifies without them.
 
-        Raise `UsageError` if there is no such entry, or if it is the first of a fork: without its
-        body the beginning of the chain is unknown. Nothing is appended: recording the erasure and
-        its reason is up to the caller.
+        Raise `RunNotFound` if the run is not here. Raise `UsageError` and remove nothing if there
+        is no such entry, or if it is the first of a fork: without its body the beginning of the
+        chain is unknown. Nothing is appended: recording the erasure and its reason is up to the
+        caller.
         """
 
 
@@ -302,23 +326,39 @@ class Receiver(Protocol):
 
     The four checks are called during the first reading of the file, and keep nothing. `take` is
     called during the second, and `commit` in the transaction that adopts the run. The first five
-    return the reason to refuse the file, or None.
+    return the reason to refuse the file, None to accept. If the file is refused later, `commit` is
+    not called.
     """
 
     def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
-        """Check an entry of an ancestor, which the imported run shares."""
+        """Check an entry of an ancestor, which the imported run shares.
+
+        Called once for each, in order.
+        """
 
     def check_entry(self, seq: int, entry: Sealed) -> str | None:
-        """Check an entry of the run itself, whose hashes were verified."""
+        """Check an entry of the run itself, whose hashes were verified.
+
+        Called once for each, in order.
+        """
 
     def check_attachment(self, carried: Carried) -> str | None:
-        """Check an attachment by reading its pieces."""
+        """Check an attachment by reading its pieces.
+
+        Called once for each; pieces not read are skipped.
+        """
 
     def check_whole(self, header: ExportHeader) -> str | None:
-        """Check what was seen as a whole, after the file was read to its end."""
+        """Check what was seen as a whole. Called once, after the file was read to its end."""
 
     def take(self, carried: Carried) -> str | None:
-        """Keep the bytes of an attachment provisionally."""
+        """Keep the bytes of an attachment provisionally.
+
+        Called once for each, before any transaction.
+        """
 
     def commit(self, within: Transaction | None) -> None:
-        """Keep the attachments taken for as long as the run is here."""
+        """Keep the attachments taken for as long as the run is here. Called once if there are any.
+
+        `within` is the transaction that adopts the run, None in a ledger that has none.
+        """

@@ -114,7 +114,7 @@ def version(db: sqlite3.Connection) -> object:
 
 
 def scope_of(db: sqlite3.Connection, id: str) -> Scope | None:
-    """Return a scope; None if it is not declared."""
+    """Return a scope; None if it is not declared. Raise `Damaged` if its row is."""
     found = db.execute(
         "SELECT id, parent, kind, name FROM budget_scope WHERE id = ?", (id,)
     ).fetchone()
@@ -122,7 +122,10 @@ def scope_of(db: sqlite3.Connection, id: str) -> Scope | None:
 
 
 def chain_of(db: sqlite3.Connection, scope: Scope) -> list[Scope]:
-    """Return a scope and those around it, the outermost last. Raise `Damaged` if one is missing."""
+    """Return a scope and those around it, the outermost last.
+
+    Raise `Damaged` if one is missing or damaged, or if there are more than `_DEPTH_MAX`.
+    """
     chain = [scope]
     while (parent := chain[-1].parent) is not None:
         around = scope_of(db, parent)
@@ -133,7 +136,7 @@ def chain_of(db: sqlite3.Connection, scope: Scope) -> list[Scope]:
 
 
 def insert_scope(db: sqlite3.Connection, scope: Scope, limit: Budget) -> None:
-    """Add a scope with unused meters."""
+    """Add a scope with unused meters. The caller has checked its parent, and that it is new."""
     db.execute(
         "INSERT INTO budget_scope VALUES (?, ?, ?, ?, 0)",
         (scope.id, scope.parent, scope.kind, scope.name),
@@ -145,6 +148,7 @@ def insert_scope(db: sqlite3.Connection, scope: Scope, limit: Budget) -> None:
 
 
 def rename(db: sqlite3.Connection, id: str, name: str) -> None:
+    """Set the name of a scope, which people see. Nothing is changed if it is not declared."""
     db.execute("UPDATE budget_scope SET name = ? WHERE id = ?", (name, id))
 
 
@@ -169,7 +173,10 @@ def is_total_binding(db: sqlite3.Connection) -> bool:
 
 
 def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:
-    """Return the changes of a scope's limits, the newest last."""
+    """Return the changes of a scope's limits, the newest last.
+
+    Raise `Damaged` if one cannot be read.
+    """
     rows = db.execute(
         "SELECT scope, changed_at, before, after FROM budget_change WHERE scope = ? ORDER BY rowid",
         (id,),
@@ -178,7 +185,10 @@ def changes(db: sqlite3.Connection, id: str) -> list[LimitChange]:
 
 
 def scope_rows(db: sqlite3.Connection, *, only: Sequence[Scope] | None = None) -> list[ScopeRow]:
-    """Return the rows of all scopes in their order of declaration, or of `only` these."""
+    """Return the rows of all scopes in the order they were declared, or of `only` these.
+
+    Raise `Damaged` if a scope or a meter is.
+    """
     if only is None:
         found = db.execute("SELECT id, parent, kind, name FROM budget_scope ORDER BY rowid")
         only = [_as_scope(row) for row in found.fetchall()]
@@ -186,7 +196,10 @@ def scope_rows(db: sqlite3.Connection, *, only: Sequence[Scope] | None = None) -
 
 
 def breaches(db: sqlite3.Connection, chain: Sequence[Scope]) -> list[Breach]:
-    """Return every limit that is passed, of the innermost scope first."""
+    """Return every limit that is passed by what is spent, of the innermost scope first.
+
+    What is reserved does not count. Exactly at a limit is not passed.
+    """
     passed = {
         (scope, dimension): (limit, spent)
         for scope, dimension, limit, spent, _ in _meters(db, chain, "AND spent > ceiling")
@@ -203,7 +216,11 @@ def breaches(db: sqlite3.Connection, chain: Sequence[Scope]) -> list[Breach]:
 def settle(
     db: sqlite3.Connection, chain: Sequence[Scope], *, held: Sequence[int], spent: Sequence[int]
 ) -> None:
-    """Subtract figures from what is held in every scope, and add others to what is spent."""
+    """Subtract figures from what is held in every scope, and add others to what is spent.
+
+    What is spent stops at `_FULL`. Limits are not checked. The figures are in the order of
+    `COUNTED`.
+    """
     db.executemany(
         _SETTLED,
         [
@@ -237,8 +254,9 @@ def hold(
 ) -> bool:
     """Reserve figures in every meter of every scope and return True, or return False for no room.
 
-    If one meter has no room, nothing is reserved: a savepoint is undone, so that the caller may use
-    the transaction after a refusal.
+    There is no room in a scope that is over any of its limits, even one that is not asked for. If
+    one meter has no room, nothing is reserved: a savepoint is undone, so that the caller may use
+    the transaction after a refusal. The intent must not have a reservation yet.
     """
     wanted = [
         {"scope": scope.id, "dimension": dimension, "held": figure}
@@ -272,7 +290,10 @@ def hold_rows(
     intent: int | None = None,
     owner: str | None = None,
 ) -> list[HoldRow]:
-    """Return reservations in the order they were made: all, or those of a run, intent or owner."""
+    """Return reservations in the order they were made: all, or those that fit every given argument.
+
+    Raise `Damaged` if one cannot be read.
+    """
     wanted: dict[str, object] = {"run": run, "intent": intent, "owner": owner}
     chosen = {column: value for column, value in wanted.items() if value is not None}
     where = " AND ".join(f"{column} = ?" for column in chosen) or "1"
@@ -285,6 +306,7 @@ def hold_rows(
 
 
 def delete_hold(db: sqlite3.Connection, hold: HoldRow) -> None:
+    """Delete a reservation. The meters stay as they are: `settle` changes them."""
     db.execute("DELETE FROM budget_hold WHERE run = ? AND intent = ?", (hold.run, hold.intent))
 
 
@@ -294,7 +316,8 @@ def delete_hold(db: sqlite3.Connection, hold: HoldRow) -> None:
 def faults(db: sqlite3.Connection, charged: Mapping[str, Amount]) -> list[str]:
     """Return the contradictions between meters, limits and reservations, a sentence each.
 
-    Raise `Damaged` if a row cannot be read.
+    `charged` is the least that each scope must have spent, by id. Raise `Damaged` if a row cannot
+    be read.
     """
     found = []
     reserved: dict[str, list[int]] = {}

@@ -67,10 +67,16 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scopes(Protocol):
-    """The port of shared scopes: budgets that outlive a run, with owners that may die."""
+    """The port of shared scopes: budgets that outlive a run, with owners that may die.
+
+    `SharedScopes` describes the methods that have no description here.
+    """
 
     def owner(self) -> str:
-        """Return the id under which this process owns reservations, until `close`."""
+        """Return the id under which this process owns reservations, until `close`.
+
+        The first call makes it.
+        """
         ...
 
     def close(self) -> None:
@@ -137,11 +143,23 @@ class ScopeFile(Protocol):
         """The name of the database in error messages."""
         ...
 
-    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+    def reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Give a connection outside of any transaction.
 
-    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]: ...
+        Raise `UsageError` if this thread is in one.
+        """
+        ...
 
-    def owners(self) -> Owners: ...
+    def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Run one transaction: all of it, or nothing. With `forced`, wait for the disk.
+
+        Raise `UsageError` if this thread is in one.
+        """
+        ...
+
+    def owners(self) -> Owners:
+        """Return the processes that own reservations."""
+        ...
 
 
 class MemoryFile:
@@ -184,7 +202,10 @@ class MemoryFile:
 class SharedScopes:
     """Deployment and session scopes in a database.
 
-    After `close`, its open reservations belong to a dead owner.
+    After `close`, its open reservations belong to a dead owner. Every method but `owner` and
+    `close` raises `LedgerCorrupt` if a row is damaged, and `ScopesFormatUnknown` if another version
+    made the tables. One that would run a transaction inside another of this thread raises
+    `UsageError`.
     """
 
     def __init__(self, file: ScopeFile, *, clock: Callable[[], int] = now_ms) -> None:
@@ -208,14 +229,22 @@ class SharedScopes:
         self.close()
 
     def owner(self) -> str:
-        """Return the id under which this process owns reservations, while this object is open."""
+        """Return the id under which this process owns reservations, while this object is open.
+
+        The first call makes the owner, in a file a lock that is on disk before the id is returned.
+        A call after `close` makes another one.
+        """
         with self._guard:
             if self._owner is None:
                 self._owner = self._owners.hold()
             return self._owner.id
 
     def close(self) -> None:
-        """Give up this owner. Its open reservations belong to a dead owner from now on."""
+        """Give up this owner, if there is one.
+
+        Its open reservations belong to a dead owner from now on. Without open reservations the
+        proof of its death is removed. Raises nothing for a damaged database.
+        """
         with self._guard:
             owner, self._owner = self._owner, None
         if owner is not None:
@@ -256,7 +285,7 @@ class SharedScopes:
     def record_total(self, scope: str, budget: Budget) -> None:
         """Record this as the total of the ledger, unless one is recorded: that one stays.
 
-        Without limits in `budget` nothing is recorded. A total that an earlier version recorded
+        Without limits in `budget` no total is recorded. A total that an earlier version recorded
         binds every process from now on, like any other.
         """
         with self._reading() as db:
@@ -274,8 +303,9 @@ class SharedScopes:
     ) -> ScopeRow:
         """Change the recorded total, record the change, and return the scope's row after it.
 
-        `change` returns the new limits from the present ones. Raise `LimitWouldRise` if a limit
-        becomes higher, or is removed, and not `may_raise`.
+        A scope that is not declared is created. `change` is called once, in the transaction, with
+        the present limits, and returns the new ones; an error that it raises undoes all. Raise
+        `LimitWouldRise` if a limit becomes higher, or is removed, and not `may_raise`.
         """
 
         def change_and_check(before: Budget) -> Budget:
@@ -338,7 +368,10 @@ class SharedScopes:
             return [] if db is None else rows.scope_rows(db)
 
     def changes(self, scope: str) -> list[LimitChange]:
-        """Return the changes of a scope's limits, the newest last."""
+        """Return the changes of a scope's limits, the newest last.
+
+        A scope that is not declared has none.
+        """
         with self._reading() as db:
             return [] if db is None else rows.changes(db, scope)
 
@@ -357,7 +390,10 @@ class SharedScopes:
     # -- in the transaction of the caller -------------------------------------------------------
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """Run one transaction of the scopes: all of it, or nothing."""
+        """Run one transaction of the scopes: all of it, or nothing.
+
+        With `forced`, wait for the disk.
+        """
         return self._file.writing(forced=forced)
 
     def hold(
@@ -376,9 +412,9 @@ class SharedScopes:
 
         `own` are the limits of the scope for this process, where they are lower. Raise
         `BudgetExhausted` if the amount does not fit. Raise `BudgetUnpriced` if its price is unknown
-        and not waived while money is limited. Raise `HoldExists` if this intent has a reservation.
-        Raise `NegativeAmount` or `InvalidLimit` if a figure is below zero or above `HELD_MAX`, and
-        `ScopeUnknown` if the scope is not declared.
+        and not waived while money is limited in any of these scopes. Raise `HoldExists` if this
+        intent has a reservation. Raise `NegativeAmount` or `InvalidLimit` if a figure is below zero
+        or above `HELD_MAX`, and `ScopeUnknown` if the scope is not declared.
         """
         figures = figures_of(amount)
         for dimension, figure in zip(COUNTED, figures, strict=True):
@@ -412,8 +448,10 @@ class SharedScopes:
     ) -> list[Breach]:
         """Replace a reservation by the real cost, and return the limits that are passed then.
 
-        An unknown price settles at the reserved one. Raise `ReservationClosed` if there is no such
-        reservation, and `NegativeAmount` if a figure is below zero.
+        The cost may be higher than the reservation, and is recorded in either case. An unknown
+        price settles at the reserved one; if that is unknown too, the call counts as unpriced.
+        Raise `ReservationClosed` if there is no such reservation, and `NegativeAmount` if a figure
+        is below zero.
         """
         figures_of(actual)
         with self._transaction(within) as db, self._report_damage():
@@ -431,10 +469,11 @@ class SharedScopes:
             self._close(db, self._require_hold(db, run, intent), _NOTHING)
 
     def spend(self, within: Transaction | None, *, scope: str, amount: Amount) -> list[Breach]:
-        """Record a cost that needed no reservation: turns, fuel, time. Return the limits passed.
+        """Record a cost that needed no reservation: turns, fuel, time.
 
-        Raise `NegativeAmount` if a figure is below zero, and `ScopeUnknown` if the scope is not
-        declared.
+        Return the limits passed then. No limit refuses it. An unknown price counts as one unpriced
+        call. Raise `NegativeAmount` if a figure is below zero, and `ScopeUnknown` if the scope is
+        not declared.
         """
         figures_of(amount)
         with self._transaction(within) as db, self._report_damage():
@@ -443,7 +482,11 @@ class SharedScopes:
     # -- reservations of dead owners ------------------------------------------------------------
 
     def holds(self, *, run: str | None = None) -> list[Hold]:
-        """Return the open reservations of a run or of all, and if their owners are proven dead."""
+        """Return the open reservations of a run or of all, in the order they were made.
+
+        Each says if its owner is proven dead. False means that the owner may be alive, or is
+        unknown here.
+        """
         with self._reading() as db:
             found = [] if db is None else rows.hold_rows(db, run=run)
         dead = {owner: self._owners.proven_dead(owner) for owner in {row.owner for row in found}}
@@ -452,11 +495,13 @@ class SharedScopes:
     def resolve(
         self, hold: HoldRow, *, settle_at: Amount | None, insist: bool = False
     ) -> list[Breach]:
-        """Close a dead owner's reservation: at an amount, or with None as never billed.
+        """Close a dead owner's reservation, forced: at an amount, or with None as never billed.
 
-        Return the limits that are passed then. Raise `HoldAlive` while the owner is not proven
+        Return the limits that are passed then; none for None. With the last reservation of the
+        owner, the proof of its death is removed. Raise `HoldAlive` while the owner is not proven
         dead, unless `insist`: for an owner on a machine that is gone, or one whose lock file was
-        lost. Raise `ReservationClosed` if it is closed already.
+        lost. Raise `ReservationClosed` if it is closed already, and `NegativeAmount` if a figure is
+        below zero.
         """
         if not insist and not self._owners.proven_dead(hold.owner):
             raise HoldAlive(run=hold.run, intent=hold.intent, owner=hold.owner)

@@ -59,7 +59,12 @@ def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
 
 
 class LedgerFile:
-    """A ledger's file, shared by threads. Opened when it is first used."""
+    """A ledger's file, shared by threads.
+
+    Opened when it is first used, and created if it is missing. Errors of SQLite and of the system
+    are raised as those of the ledger, such as `LedgerLocked`. A thread that would wait for itself
+    gets `UsageError`.
+    """
 
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.path = path
@@ -79,7 +84,10 @@ class LedgerFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection that sees what is committed. Never waits for a writer."""
+        """Give a connection that sees what is committed. Never waits for a writer.
+
+        Threads take turns with it, so leave the block soon.
+        """
         with self._translate_errors(), self._reader.held() as db:
             yield db
 
@@ -87,7 +95,8 @@ class LedgerFile:
     def writing(self, *, forced: bool) -> Iterator[sqlite3.Connection]:
         """Run one transaction: all of it, or nothing. Exiting waits for the commit.
 
-        With `forced`, it waits until the commit is on the disk.
+        With `forced`, it waits until the commit is on the disk. An error inside undoes it, and is
+        raised.
         """
         with (
             self._translate_errors(),
@@ -96,14 +105,20 @@ class LedgerFile:
             yield db
 
     def submit(self, work: Work, *, forced: bool, bytes: int) -> Future[None]:
-        """Queue work for a transaction of the writer's thread, shared with other work."""
+        """Queue work for a transaction of the writer's thread, shared with other work.
+
+        Return its future, which gets the error if there is one. Waits while the queue is full.
+        """
         with self._translate_errors():
             return self._open_writer().submit(
                 work, forced=forced, bytes=bytes, path=self.path, busy_seconds=self._busy_seconds
             )
 
     def write(self, work: Work, *, forced: bool, bytes: int) -> None:
-        """Submit work and wait for it. Raise the error that it failed with."""
+        """Submit work and wait for it. Raise the error that it failed with.
+
+        Raise `UsageError` in the writer's thread, and in a transaction of this thread.
+        """
         with self._translate_errors():
             writer = self._open_writer()
             writer.check_not_mine()
@@ -114,7 +129,11 @@ class LedgerFile:
         future.result()
 
     def sweep(self) -> None:
-        """Remove deleted content from the write-ahead log too, unless a reader still needs it."""
+        """Remove deleted content from the write-ahead log too.
+
+        If a reader still needs it after the busy time, the content stays in the log, without an
+        error.
+        """
         with (
             self._translate_errors(),
             self._open_writer().alone(busy_seconds=self._busy_seconds) as db,
@@ -138,7 +157,7 @@ class LedgerFile:
             return before, self._size()
 
     def close(self) -> None:
-        """Wait for what was submitted, and close the file.
+        """Wait for what was submitted, and close the file. The next use opens it again.
 
         Raise `UsageError` in a thread that would wait for itself.
         """
@@ -205,7 +224,10 @@ class Rows:
         return None if row is None else columns.with_facts(db, row)
 
     def row_without_facts(self, db: sqlite3.Connection, run: str) -> RunRow | None:
-        """Return the row of a run without its facts, which is all that an append needs."""
+        """Return the row of a run without its facts, which is all that an append needs.
+
+        Return None if the run is not in the file.
+        """
         found = db.execute(f"{_BASE} WHERE id = ?", (run,)).fetchone()
         return None if found is None else self._as_base(found)
 
@@ -242,7 +264,11 @@ class Rows:
     def entries(
         self, db: sqlite3.Connection, run: str, start: int
     ) -> Generator[Sealed, None, None]:
-        """Yield the entries from a position on. Close it before the connection is released."""
+        """Yield the entries from a position on. Close it before the connection is released.
+
+        Raise `LedgerCorrupt` at a gap, a lost body or a damaged entry. The end of the table is no
+        gap.
+        """
         cursor = db.execute(_ENTRIES, (run, start))
         try:
             for seq, found in enumerate(cursor, start):
@@ -346,7 +372,7 @@ def update_head(db: sqlite3.Connection, row: RunRow) -> None:
 
 
 def erase_bodies(db: sqlite3.Connection, run: str, seqs: Sequence[int]) -> None:
-    """Remove the bodies of entries."""
+    """Remove the bodies and salts of entries. Positions that are not there are ignored."""
     db.executemany(
         "UPDATE body SET salt = NULL, body = NULL WHERE run = ? AND seq = ?",
         [(run, seq) for seq in seqs],
@@ -373,7 +399,8 @@ _BATCH_BYTES = 1 << 20
 class SqliteLedger:
     """A ledger that is kept in a file, private to the user: file 0600, directory 0700.
 
-    A writer waits `busy_seconds` for another process, then raises `LedgerLocked`.
+    The file is created by the first use. A writer waits `busy_seconds` for another process, then
+    raises `LedgerLocked`.
     """
 
     def __init__(
@@ -420,7 +447,11 @@ class SqliteLedger:
         return SharedScopes(self._file)
 
     def close(self) -> None:
-        """Close the file. If the ledger is used again, it opens the file again."""
+        """Wait for what was submitted and close the file.
+
+        If the ledger is used again, it opens it again. Raise `UsageError` in a thread that would
+        wait for itself, such as in a callback of a future.
+        """
         self._file.close()
 
     def claim(
@@ -443,7 +474,7 @@ class SqliteLedger:
         return row.fence
 
     def acts_by_run(self) -> dict[str, list[acts.Act]] | None:
-        """Return the acts of each run; None for a ledger from before there were acts.
+        """Return the acts of each run that has any; None for a ledger from before there were acts.
 
         Raise `LedgerCorrupt` if a row of their table is damaged.
         """
@@ -454,7 +485,7 @@ class SqliteLedger:
             raise LedgerCorrupt(where=str(self.path), why=str(error)) from error
 
     def damage(self) -> list[str]:
-        """Return the faults that SQLite finds in the file, its tables and its indexes."""
+        """Return the first 20 faults that SQLite finds in the file, its tables and its indexes."""
         with self._file.reading() as db:
             return integrity_faults(db)
 
@@ -617,7 +648,11 @@ class SqliteLedger:
     def _append(
         self, run: str, drafts: Sequence[Draft], *, expected: Head, fence: int, also: Also | None
     ) -> tuple[Work, int, Head]:
-        """Return the work of an append, its size in bytes, and the head after it."""
+        """Return the work of an append, its size in bytes, and the head after it.
+
+        The work raises the errors of `row_after_append`. Raise `InvalidLimit` for a body that is
+        too large.
+        """
         entries, head = custody.seal_all(run, drafts, head=expected, salts=self._salts)
         telling = tagged_drafts(drafts)
 

@@ -119,8 +119,9 @@ def write_stream(
 ) -> None:
     """Write a run. `entries`, those of its ancestors first, and `carried` must match the header.
 
-    The pieces of an attachment must add up to its `byte_len`. That is not checked here: a file in
-    which they do not is refused by every reader.
+    The pieces of an attachment must add up to its `byte_len`. Neither is checked here: a file in
+    which they do not is refused by every reader. Raises what `file`, the entries and the pieces
+    raise, after a part was written. The file is neither flushed nor closed.
     """
     digest = hashlib.sha256()
 
@@ -143,7 +144,10 @@ def write_stream(
 
 
 def _parent_mismatch(root: Root, parent: Ancestor | None) -> str | None:
-    """Return why a first entry is not a fork of the run before it in the file, or None."""
+    """Return why a first entry is not a fork of the run before it in the file, None if it is.
+
+    `parent` None is no run before it.
+    """
     fork = root.fork
     if fork is None:
         return None if parent is None else f"it did not grow from run {parent.run}"
@@ -179,9 +183,10 @@ class StreamReader:
         return self._parse_header(bytes(line[:-1]))
 
     def entries(self, header: ExportHeader) -> Iterator[tuple[str, int, Sealed]]:
-        """Read and check every entry, with its run and position, and that they end in the head.
+        """Read and check every entry; yield it with its run and its position in that run.
 
         Those of the ancestors come first. Each ancestor must be what the next run was forked from.
+        The entries of each run must end in the head that the header names.
         """
         parent: Ancestor | None = None
         for ancestor in header.ancestors:
@@ -227,7 +232,7 @@ class StreamReader:
                 pass
 
     def digest_of_read(self) -> bytes:
-        """Return the digest of what was read so far."""
+        """Return the digest of what was read so far, in the order of the stream."""
         return self._digest.digest()
 
     def end(self) -> None:
@@ -337,8 +342,12 @@ def export_run(
     """Write a run to a new file, or to an open one. Return the row of the run.
 
     Raise `TransferRefused` if its entries or the ones it shares are not valid, since such a file
-    could not be imported. Raise it also if the target exists or cannot be written, and
-    `RunNotFound` if the run is not here.
+    could not be imported. Raise it also if the target exists or cannot be written, or if there are
+    more than `ATTACHMENTS_MAX` attachments. Raise `RunNotFound` if the run is not here, and with
+    `move` `RunNotOwned` if it is an imported copy.
+
+    With `move`, the run is marked as moved before the file is written. After a later error it stays
+    moved: export it again. A new file that failed is removed; in an open one a part stays.
 
     `carried` gives its attachments and is called twice. The first result is read through before
     anything is written. The second is taken when the head to export is fixed, so that it has every
@@ -373,9 +382,11 @@ def import_run(
     """Import an exported run and return its id.
 
     Raise `TransferRefused`, and keep nothing, if the file is not valid. A run that is here already
-    with the same entries stays as it is. One that is here and differs is refused, unless the file
-    is a title to what was moved away or copied here before. Without a receiver, a file that carries
-    attachments is refused too.
+    with the same entries stays as it is. One that is here and differs is refused. It is not if the
+    file is a title to what was moved away or copied here before, or a longer copy of a copy.
+    Without a receiver, a file that carries attachments is refused too.
+
+    The source is read up to three times. One that cannot be sought is copied to a temporary file.
     """
     name = display_name(source)
     receiver = receiver or _RefusesAttachments()
@@ -571,5 +582,5 @@ def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
 
 
 def display_name(file: Path | BinaryIO) -> str:
-    """Return the name of a file or stream in error messages."""
+    """Return the name of a file in error messages: its path, or "the given stream"."""
     return str(file) if isinstance(file, Path) else _STREAM

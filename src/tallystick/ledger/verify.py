@@ -84,8 +84,9 @@ def verify_ledger(
     """Check runs, all of them by default, in the order of their ids, up to the first bad entry.
 
     `heads` are heads kept elsewhere, by run: each must still be a part of its chain, and a run that
-    is gone is reported. `visit` is called with each valid entry. Raise `RunNotFound` if a run in
-    `runs` is neither here nor in `heads`.
+    is gone is reported as a bad entry. With `runs`, heads of other runs are ignored. `visit` is
+    called with each valid entry, in order. Raise `RunNotFound` if a run in `runs` is neither here
+    nor in `heads`.
     """
     tally = _Counts(visit)
     bad: BadEntry | None = None
@@ -110,7 +111,8 @@ def verify_ledger(
 def check_shared(ledger: Ledger, run: str, shared: Head) -> BadEntry | None:
     """Check the first `shared.count` entries of a run, and that they end in the hash `shared.hash`.
 
-    Return the entry that is not valid, or None.
+    Return the first entry that is not valid or is missing; None if all are valid. Raise
+    `RunNotFound` if the run is not here.
     """
     walk = _Walk(ledger, run, [(shared, "what is shared")], _Counts())
     try:
@@ -168,9 +170,10 @@ class _Walk:
         self.previous = GENESIS.hex()
 
     def check_all(self, head: Head, *, stop: int | None = None) -> str | None:
-        """Check every entry up to `stop`. Return why the one at `seq` is not valid, or None.
+        """Check every entry up to `stop`.
 
-        Raise `LedgerCorrupt` if an entry cannot be read, and `RunNotFound` if the run is not there.
+        Return why the one at `seq` is not valid; None if all are. Raise `LedgerCorrupt` if an entry
+        cannot be read, and `RunNotFound` if the run is not there.
         """
         entries = self._ledger.read(self._run, stop=stop)
         first = next(entries, None)
@@ -209,7 +212,8 @@ class _Walk:
     def _check_fork_point(self, fork: RunForked) -> str | None:
         """Compare the entry that a fork was forked from with the one that is here.
 
-        Return why they differ, or None. A parent that is not here is noted, and is no fault.
+        Return why they differ; None if they do not. A parent that is not here is noted, and is no
+        fault.
         """
         where = f"entry {fork.count - 1} of run {fork.parent}"
         try:
@@ -262,8 +266,9 @@ def _check_end(
 def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
     """Return the runs that a fork descends from, oldest first, each as far as the next shares it.
 
-    The result is empty for a run that is no fork. Raise `LedgerCorrupt` if an ancestor cannot be
-    determined, and `RunNotFound` if the run or one of them is not here.
+    The result is empty for a run that is no fork, or has no entry. Only first entries are read.
+    Raise `LedgerCorrupt` if an ancestor cannot be determined, or if there are more than
+    `ANCESTORS_MAX` or a cycle. Raise `RunNotFound` if the run or one of them is not here.
     """
     found: list[Ancestor] = []
     seen = {run}
@@ -286,8 +291,8 @@ def ancestors_of(ledger: Ledger, run: str) -> tuple[Ancestor, ...]:
 def bad_entry_of(ledger: Ledger, run: str) -> BadEntry | None:
     """Return the first invalid entry of a run or of the entries it shares; None if all are valid.
 
-    An ancestor that is not here counts as an invalid entry 0. Raise `RunNotFound` if the run itself
-    is not here.
+    An ancestor that is not here or cannot be determined counts as an invalid entry 0 of the run.
+    Raise `RunNotFound` if the run itself is not here.
     """
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:

@@ -75,7 +75,10 @@ class _Submission:
 
 
 class Writer:
-    """The one writer of a file in this process. Its thread runs while a ledger uses it."""
+    """The one writer of a file in this process. Its thread runs while a ledger uses it.
+
+    Its methods raise the errors of SQLite and the system; only futures get those of the ledger.
+    """
 
     def __init__(self, path: Path, *, busy_seconds: float) -> None:
         self.connection = SqliteConnection(
@@ -99,7 +102,10 @@ class Writer:
     # -- users ----------------------------------------------------------------------------------
 
     def enter(self, user: object) -> None:
-        """Register a user of this writer. A user that is garbage-collected has left."""
+        """Register a user of this writer; twice is once.
+
+        A user that is garbage-collected has left.
+        """
         mine, key = weakref.ref(self), id(user)
 
         def forget(_: weakref.ref[object]) -> None:
@@ -113,7 +119,11 @@ class Writer:
             self._users.setdefault(key, weakref.ref(user, forget))
 
     def leave(self, user: object) -> None:
-        """Wait for what is queued. If this was the last user, end the thread and close the file."""
+        """Wait for what is queued, without a limit.
+
+        If this was the last user, end the thread and close. Call it neither in the writer's thread
+        nor in a transaction.
+        """
         with self._gate:
             self._users.pop(id(user), None)
             thread = self._thread
@@ -132,7 +142,10 @@ class Writer:
             self.connection.close()
 
     def end(self, give_up: float) -> None:
-        """Let the thread finish, but wait no longer than until `give_up` on the monotonic clock."""
+        """Let the thread finish, but wait no longer than until `give_up` on the monotonic clock.
+
+        It ends by itself only once the process is ending or no user is left.
+        """
         thread = self._thread
         if thread is not None:
             self._inbox.put(None)
@@ -145,7 +158,9 @@ class Writer:
     ) -> Future[None]:
         """Queue work and return its future. Wait while the queue is full, except in its own thread.
 
-        If there can be no thread any more, the work is done at once in the thread of the caller.
+        The future gets the result or the error in the writer's thread. If there can be no thread
+        any more, the work is done at once in the thread of the caller. `path` is the name in its
+        errors.
         """
         item = _Submission(work, forced=forced, bytes=bytes, path=path, busy_seconds=busy_seconds)
         with self._gate:
@@ -175,13 +190,19 @@ class Writer:
     def transaction(
         self, *, forced: bool, busy_seconds: float
     ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """Run one transaction in the thread of the caller: all of it, or nothing."""
+        """Run one transaction in the thread of the caller: all of it, or nothing.
+
+        Waits for its turn on the connection. Raise `UsageError` if this thread is using it already.
+        """
         return self._transactions.one(forced=forced, busy_seconds=busy_seconds)
 
     def alone(
         self, *, busy_seconds: float
     ) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """Give the writing connection, outside of any transaction."""
+        """Give the writing connection, outside of any transaction, and to this thread alone.
+
+        Raise `UsageError` if this thread is using it already.
+        """
         return self._transactions.none(busy_seconds=busy_seconds)
 
     # -- the thread -----------------------------------------------------------------------------
@@ -296,8 +317,8 @@ def _do_each(
 ) -> None:
     """Do each submission in its savepoint, and put the refused ones into `failed`.
 
-    Any other error, such as a damaged file, is raised and ends all of them. So does a single
-    submission. Raise `_AllRefused` if every one was refused.
+    Any other error, such as a damaged file, is raised and ends all of them. A single submission has
+    no savepoint, and its error is raised. Raise `_AllRefused` if every one of several was refused.
     """
     if len(batch) == 1:
         batch[0].work(db)
@@ -330,7 +351,11 @@ def _resolve_futures(
 
 
 def _error_for(item: _Submission, error: BaseException, busy_seconds: float) -> BaseException:
-    """Return the error for one waiter: its own object, since it is raised in another thread."""
+    """Return the error for one waiter.
+
+    An error of SQLite or the system is translated, to an object of its own for each: it is raised
+    in another thread. Any other is returned as it is.
+    """
     ours = LEDGER.errors.of(error, item.path, waited_seconds=busy_seconds)
     if ours is not error:
         ours.__cause__ = error
@@ -345,7 +370,11 @@ _ending = threading.Event()
 
 
 def writer_of(path: Path, user: object, *, busy_seconds: float) -> Writer:
-    """Return the writer of a file, whatever links lead to it. The file is created if missing."""
+    """Return the writer of a file, whatever links lead to it, and register `user`.
+
+    The file is created if missing. Raise `OSError` if it cannot be. A new writer gets
+    `busy_seconds`.
+    """
     found = LEDGER.make(path)
     # The inode is part of the key: a file that was replaced under its name is another file.
     key = (os.path.realpath(path), found.st_dev, found.st_ino)
@@ -368,7 +397,10 @@ def _reset_after_fork() -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """Write what is queued, and end. Later submissions are written by their own thread."""
+    """Write what is queued, for at most 10 s in all, and end.
+
+    Later submissions do their work at once.
+    """
     _ending.set()
     give_up = time.monotonic() + _EXIT_SECONDS
     with _guard:

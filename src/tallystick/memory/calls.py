@@ -173,16 +173,23 @@ class MemoryCalls:
         return answer
 
     def _run_receipts(self) -> list[RecallReceipt]:
-        """Return the receipts of this run's recalls. Those of its records are read on first use."""
+        """Return the receipts of this run's recalls. Those of its records are read on first use.
+
+        Raise `ReceiptUnknown` if the memory does not have one of them.
+        """
         known = {each.read_id for each in self._receipts}
         before = [each for each in dict.fromkeys(self._read_ids) if each not in known]
-        self._read_ids.clear()
         self._receipts = [*map(self._memory.receipt, before), *self._receipts]
+        # Cleared last: after an error, such as a locked file, the next call reads them again.
+        self._read_ids.clear()
         return self._receipts
 
 
 def merge_touched(touched: Sequence[NotesTouched]) -> NotesTouched | None:
-    """Return one record of everything that one call did with notes, or None if it did nothing."""
+    """Return one record of everything that one call did with notes, or None if it did nothing.
+
+    Each id is named once. The receipt is that of the first recall; `also` has the others' ids.
+    """
     recalls = [each for each in touched if each.how == "recalled"]
     first = next(iter([*recalls, *touched]), None)
     if first is None:

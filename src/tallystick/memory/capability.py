@@ -27,7 +27,7 @@ class MemoryCapability(CapabilityBase):
     def __init__(self, memory: Memory | None) -> None:
         self._memory = memory
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the record of the memory, with a first program to suggest, or {} without a memory.
 
         The program is left out if the run has inputs: those are to be read first.
@@ -58,13 +58,13 @@ class MemoryCapability(CapabilityBase):
             raise ResumeRefused(run=run, why=why)
 
     def known_functions(self) -> Sequence[RunFunction]:
-        """Return the functions, to decide about calls in doubt."""
+        """Return the functions, to decide about calls in doubt; none without a memory."""
         return [] if self._memory is None else MemoryCalls(self._memory, session_id="").functions()
 
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Return the functions for a live run, or None if it has no memory.
+        """Return the functions for a live run; None if the run or this client has no memory.
 
         A replay has no door, so it gets None: its calls are answered from the record.
         """

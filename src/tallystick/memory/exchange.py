@@ -111,8 +111,9 @@ def export_notes(
 ) -> Iterator[bytes]:
     """Append the entry about an export, and return its lines, each with its newline.
 
-    `label` says where they go. The entry comes first, since an export that is cut off has still
-    taken notes out. Raise `NoteInvalid` if the label is blank.
+    `label` says where they go, and is kept for ever. The entry comes first, since an export that is
+    cut off has still taken notes out; it does not name more than 10,000 notes. Shares are exported
+    for the owner only (`reader` None). Raise `NoteInvalid` if the label is blank.
     """
     if not label.strip():
         raise NoteInvalid(field="label", why="say where it goes, for whoever must erase it")
@@ -139,9 +140,11 @@ def export_notes(
 def import_notes(
     memory: SqliteMemory, lines: Iterable[bytes], *, trusted: bool = False
 ) -> Imported:
-    """Import the notes of an export: all of them, or none and `ImportRefused`.
+    """Import the notes of an export: all of them, or with an error none.
 
-    With `trusted`, notes are not screened, and keep the quarantine that they had.
+    With `trusted`, notes are not screened, and keep the quarantine that they had. Raise
+    `ImportRefused`, with the line, if one cannot be read, was changed, could not have been written
+    here, or has the id of a note here with another text or owner.
     """
     taken = _Import(trusted=trusted)
     # One transaction: the digest of the lines is checked after the last note, and undoes them all.
@@ -335,7 +338,11 @@ class _Import:
         )
 
     def add(self, writer: LogWriter, line: _NoteLine, number: int) -> None:
-        """Import one note, unless it exists here already or was erased here."""
+        """Import one note, unless it exists here already or was erased here.
+
+        Its relations wait for `append_relations`. Raise `NoteInvalid` if it could not have been
+        written here, or if another note here has its id.
+        """
         self.notes += 1
         note = line.note
         _check(line)
@@ -353,7 +360,11 @@ class _Import:
         self.imported.append(note.id)
 
     def append_relations(self, writer: LogWriter) -> None:
-        """Append the relations. They may point forward, so they come after all notes."""
+        """Append the relations. They may point forward, so they come after all notes.
+
+        One to a note that was erased here is passed over. Raise `ImportRefused` for one to a note
+        that never was here.
+        """
         for number, id, record in self._pending_relations:
             try:
                 if _can_be_related(writer, record.to):
@@ -396,6 +407,7 @@ def _check(line: _NoteLine) -> None:
     note, state = line.note, line.state
     if not is_note_id(note.id):
         raise NoteInvalid(field="id", why="the id of a note", given=note.id)
+    # A note has no `ttl_ms`: it became `expires_at` when the note was remembered.
     given = {name: getattr(note, name) for name in NewNote.__struct_fields__ if name != "ttl_ms"}
     check_new(NewNote(**given))
     if not 0.0 <= state.importance <= 1.0:

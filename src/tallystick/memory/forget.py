@@ -84,9 +84,10 @@ def effective_importance(
 ) -> float:
     """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
 
-    The rate is 0.01 per hour by default. Other functions of a note replace the exponential:
-    `linear` takes off rate × hours of it, `step:<h>` halves it every h hours. `power_law:<a>`
-    divides it by (1 + hours) to the power of a.
+    The rate is 0.01 per hour by default; hours below 0 count as 0. `linear` replaces the
+    exponential by 1 - rate × hours, at least 0. `step:<h>` halves every h hours, and
+    `power_law:<a>` divides by (1 + hours) to the power of a. Any other name is the exponential.
+    Raise `ValueError` if `step` or `power_law` has no number.
     """
     age = max(0.0, hours)
     speed = DECAY_RATE_PER_HOUR if rate is None else rate
@@ -121,9 +122,9 @@ _decode_header = msgspec.json.Decoder(EntryHeader).decode
 
 
 def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None) -> list[str]:
-    """Return the ids of all living notes that meet the criteria; with `owner`, of its notes only.
+    """Return the ids of all living notes that meet every criterion; one of the tags is enough.
 
-    Raise `NoteInvalid` if no criterion is given.
+    With `owner`, only its notes count. Raise `NoteInvalid` if no criterion is given.
     """
     if criteria == Criteria():
         raise NoteInvalid(field="criteria", why="none is given, and this would forget everything")
@@ -165,7 +166,8 @@ def provenance_ids(
 ) -> list[str]:
     """Return the ids of all notes that a principal wrote, or that were written in a session.
 
-    If both are given, both must match. Raise `NoteInvalid` if neither is.
+    Deleted ones are among them. If both are given, both must match. Raise `NoteInvalid` if neither
+    is.
     """
     chosen = {"created_by": principal, "session_id": session_id}
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -177,7 +179,7 @@ def provenance_ids(
 
 
 def expired_ids(memory: SqliteMemory) -> list[str]:
-    """Return the ids of all notes whose time is over."""
+    """Return the ids of all notes whose time is over by the memory's clock, deleted ones too."""
     with memory.reading() as db:
         rows = db.execute(
             "SELECT id FROM note JOIN state USING (number) WHERE seq_to = ? AND expires_at <= ?",
@@ -187,7 +189,10 @@ def expired_ids(memory: SqliteMemory) -> list[str]:
 
 
 def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]:
-    """Return the ids of all notes with an entry in the log whose body satisfies `says`."""
+    """Return the ids of all notes with an entry in the log whose body satisfies `says`.
+
+    It is called once for each entry that has a body; those of erased notes have none.
+    """
     found: dict[str, None] = {}
     for entry in memory.entries():
         if entry.body is not None and says(entry.body):
@@ -209,11 +214,11 @@ def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
 def decay_pass(
     memory: SqliteMemory, *, archive_below: float = 0.2, forget_below: float = 0.05
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Archive notes with an importance below `archive_below`.
+    """Archive living notes with an importance below `archive_below`, in one transaction.
 
-    Below `forget_below`, mark them forgotten.
+    Below `forget_below`, mark them forgotten instead. Return the archived ids, then the forgotten.
 
-    The importance is `effective_importance` now. Return the ids of both. Procedural notes do not
+    The importance is `effective_importance` now; the stored one stays. Procedural notes do not
     decay. Raise `NoteInvalid` unless 0 <= `forget_below` <= `archive_below` <= 1.
     """
     if not 0.0 <= forget_below <= archive_below <= 1.0:
@@ -270,6 +275,8 @@ def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
 # content.
 
 
+# The first records of a request to remember, whose origins name no forgetting.
+_REMEMBERING = frozenset({"note.remembered", "note.sighted"})
 # Records with content of a note. The others are about its state, and outlive a redaction.
 _TELLING = frozenset({"note.remembered", "note.redacted", "note.sighted", "note.embedded"})
 
@@ -286,7 +293,11 @@ class EarlierAct:
 def erase_note(
     writer: LogWriter, row: Row, *, why: str, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
-    """Erase everything of a note except its id and its positions. Return the positions."""
+    """Erase everything of a note except its id and the headers of its entries.
+
+    Append the entry that lists the emptied positions, and return them. The caller's transaction
+    holds it all.
+    """
     places = entries_of(writer.db, row.number)
     seqs = tuple(seq for seq, _ in places)
     writer.append(NoteErasedRecord(entries=seqs, why=why, by=by), note=row.note.id, origin=origin)
@@ -297,9 +308,10 @@ def erase_note(
 def redact_note(
     writer: LogWriter, row: Row, *, by: str | None, origin: str | None
 ) -> tuple[int, ...]:
-    """Erase the content of a note, and keep its owner and its thread.
+    """Erase the content of a note, its vectors, author, key, source and subject tags.
 
-    Return the emptied positions.
+    Its owner, thread and other tags stay. Append the entry with what is left of it, and return the
+    emptied positions. The caller's transaction holds it all.
     """
     left = msgspec.structs.replace(
         row.note,
@@ -330,7 +342,7 @@ def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
 
 
 def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int, str], ...]:
-    """Return the exports that had one of these notes, or may have had, by position and label."""
+    """Return position and label of each export that had one of these notes, or may have had."""
     wanted = set(ids)
     found: list[tuple[int, str]] = []
     for seq, body in db.execute("SELECT seq, body FROM exported JOIN log USING (seq) ORDER BY seq"):
@@ -342,7 +354,10 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
 
 
 def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
-    """Return what was done under an origin, or None if nothing was."""
+    """Return what was forgotten under an origin, or None if nothing was.
+
+    Raise `NoteInvalid` for the origin of a request to remember.
+    """
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:
         return None
@@ -355,6 +370,9 @@ def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
         header = _decode_header(header_bytes)
         if header.origin != origin:
             break
+        if header.tag in _REMEMBERING:
+            # Its note would be returned as forgotten.
+            raise NoteInvalid(field="origin", why="the origin of a request to forget", given=origin)
         ids.extend([header.note] if header.note is not None else [])
         record = None if body is None else decode_memory_record(body)
         erased = erased or isinstance(record, NoteErasedRecord | NoteRedacted)
@@ -429,9 +447,11 @@ def forget(
     `scrub` the file is not rewritten for erased bytes; that happens when it is opened next, or by
     `SqliteMemory.scrub`.
 
-    A note that cannot be forgotten is in `errors` of the result. Raise `NoteInvalid` if there are
-    no ids, more than 200,000, or a word that the log cannot keep, and `BackendUnsupported` for
-    `consolidate`.
+    A note that cannot be forgotten is in `errors` of the result, and the others are forgotten. The
+    first answer to a repeated request comes without its errors. Raise `NoteInvalid` if there are no
+    ids, more than 200,000, a word that the log cannot keep, or the origin of a request to remember.
+    Raise `BackendUnsupported` for `consolidate`, and `HmacInit` if the key is too short; then
+    nothing is forgotten.
     """
     if not ids:
         raise NoteInvalid(field="ids", why="say which notes, by id or by criteria")
@@ -444,7 +464,10 @@ def forget(
 def forget_expired(
     memory: SqliteMemory, *, key: Key | None = None, scrub: bool = True
 ) -> Forgotten:
-    """Erase every note whose time is over, as the owner of the file."""
+    """Erase every note whose time is over, as the owner of the file. There may be none.
+
+    `key` and `scrub` are as in `forget`. Raise `NoteInvalid` if there are more than 200,000.
+    """
     act = _Act(
         actor=None, strategy=ForgetStrategy.HARD_DELETE, why="expired", by="expired", key=key
     )
@@ -454,9 +477,10 @@ def forget_expired(
 def forgettable(
     memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: ForgetStrategy
 ) -> Forgettable:
-    """Return what `forget` would do to each note, and change nothing.
+    """Return which notes `forget` would forget, which are erased already, and which it may not.
 
-    Raise `BackendUnsupported` for `consolidate`.
+    Nothing is changed. Erased notes are `gone` for the owner of the file, and not found for others.
+    Raise `BackendUnsupported` for `consolidate`, `NoteInvalid` for an actor that is no name.
     """
     _check(actor, strategy, None)
     notes: list[Note] = []
@@ -502,7 +526,8 @@ class _Act:
     def forget_note(self, writer: LogWriter, id: str) -> None:
         """Forget one note, and add it to `forgotten`.
 
-        Raise the reason if it cannot be forgotten.
+        With `runs`, one that is erased already is added too. Raise the error of `_find_row` or
+        `_mark_record` if it cannot be forgotten.
         """
         try:
             row = _find_row(writer.db, id, self.actor, seq=writer.head.count, at=writer.at)
@@ -527,7 +552,8 @@ class _Act:
     def issue_receipt(self, writer: LogWriter) -> ForgetReceipt | None:
         """Sign what was done, and append the receipt to the log.
 
-        Return None if there is no key, or if nothing was forgotten.
+        Return None if there is no key, or if nothing was forgotten. Raise `HmacInit` if the key is
+        too short.
         """
         if self.key is None or not self.forgotten:
             return None
@@ -618,7 +644,8 @@ def _mark_record(
 def _find_row(db: sqlite3.Connection, id: str, actor: str | None, *, seq: int, at: int) -> Row:
     """Return the row of a note that the actor may forget.
 
-    Raise `NoteErased` to the owner if it was erased, `MemoryPermissionDenied` or `NoteNotFound`.
+    Raise `NoteErased` to the owner of the file if it was erased, `MemoryPermissionDenied` to an
+    actor who sees it and may not write it, and `NoteNotFound` if there is none that the actor sees.
     """
     rows = select_notes(db, reader=actor, filters=EVERYTHING, seq=seq, at=at, id=id)
     if rows:

@@ -104,7 +104,7 @@ def open_keys(directory: Path) -> MemoryKeys:
 
 
 def add_key(directory: Path) -> MemoryKeys:
-    """Add a key that signs from now on. The old keys still check what they signed.
+    """Add a key that signs from now on; return all. The old keys still check what they signed.
 
     Raise `StoreError` as `open_keys` does, or if the file cannot be written.
     """
@@ -171,8 +171,11 @@ _BELONGS = frozenset({"note.quarantined", "note.closed", "note.restored"})
 def resolve_as_of(store: SqliteMemory, as_of: int | str | None) -> tuple[int | None, int | None]:
     """Return the position and the time that `as_of` means. None is the head, and the present time.
 
-    A time gives the last position at or before it. A position gives the end of the request that
-    wrote it, and the time of the next entry. Raise `UsageError` or `NoteInvalid` if it is neither.
+    A time gives the last position at or before it, and itself. A position gives the end of the
+    request that wrote it, and the time of the next entry: None if it is the last. Position 0, or
+    one whose header cannot be read, gives the time 0.
+
+    Raise `UsageError` or `NoteInvalid` if it is neither, or if the log has no such position.
     """
     if as_of is None:
         return None, None
@@ -209,9 +212,9 @@ def _header(store: SqliteMemory, place: int) -> EntryHeader | None:
 
 
 def visible_ids(memory: SqliteMemory, ids: Sequence[str], *, reader: str | None) -> list[str]:
-    """Return those of some notes that a reader sees, deleted ones too.
+    """Return those of some notes that a reader sees, deleted ones too, in the order given.
 
-    A reader of None sees all.
+    For a reader of None the ids are returned as they are, whether or not there are such notes.
     """
     if reader is None:
         return list(ids)
@@ -238,7 +241,7 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def memory_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory with the files of the tenants."""
+    """Return the directory with the files of the tenants, whether it exists or not."""
     return data_directory(environ) / "memory"
 
 
@@ -247,7 +250,8 @@ class Memory:
 
     Notes are written as `agent_id`, and read for it; with `owner`, everything in the file is read.
     `embedder` is "auto" for the one of the extra if it can be used here, None for none. `config` is
-    the directory with the key that signs receipts for others.
+    the directory with the key that signs receipts for others. Every method may raise a
+    `StorageFailed`.
     """
 
     def __init__(
@@ -287,8 +291,9 @@ class Memory:
     ) -> Self:
         """Open a tenant's memory. With `create`, a missing file is made on first use.
 
-        `directory` has the files. Raise `UsageError` if the name is not allowed, or if there is no
-        file and `create` is False; raise `StoreError` if the keys cannot be read.
+        `directory` has the files. The file of keys is made now if there is none. Raise `UsageError`
+        if the name is not allowed, or if there is no file and `create` is False. Raise `StoreError`
+        if the keys cannot be read or made, `NoteInvalid` if `agent_id` is no name.
         """
         if _TENANT.fullmatch(tenant) is None:
             raise UsageError(
@@ -314,7 +319,7 @@ class Memory:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. It is opened again on its next use."""
         self.store.close()
 
     @property
@@ -325,8 +330,10 @@ class Memory:
     def prepare(self) -> None:
         """Do now what the next recall would otherwise do first.
 
-        Load the embedder, embed up to 200 new notes, let the index follow the log, and count the
-        tokens of notes that were not counted yet.
+        Load the embedder, embed the new notes, let the index follow the log, and count the
+        tokens of notes that were not counted yet. If more than 200 notes are waiting, none is
+        embedded. Raise `UsageError` if the files of the model are not the ones that this version
+        was made for.
         """
         embedder, _ = self._embedder_for("auto", self.profile, None)
         if embedder is not None:
@@ -356,14 +363,18 @@ class Memory:
         return remember(self.store, self.new_note(content, **fields), origin=origin)
 
     def remember_all(self, contents: Iterable[str | NewNote]) -> list[Remembered]:
-        """Remember notes in one transaction: all of them, or none if one raises `NoteInvalid`."""
+        """Remember notes in one transaction: all of them, or none if one raises `NoteInvalid`.
+
+        It is raised for more than 10,000 notes, too. The results are in the order of the notes.
+        """
         news = [each if isinstance(each, NewNote) else self.new_note(each) for each in contents]
         return remember_all(self.store, news)
 
     def new_note(self, content: str, **fields: Any) -> NewNote:  # noqa: ANN401
         """Return a request to remember a note of this agent. A field that is None is left out.
 
-        Raise `NoteInvalid` if a field is unknown or has the wrong type.
+        `fields` are those of `NewNote`. Raise `NoteInvalid` if one is unknown or has the wrong
+        type; whether its value is allowed is checked when the note is remembered.
         """
         given = {key: value for key, value in fields.items() if value is not None}
         try:
@@ -374,19 +385,19 @@ class Memory:
             raise NoteInvalid(field="note", why=str(error)) from None
 
     def note(self, id: str, *, as_of: int | str | None = None) -> Seen:
-        """Return one note, whatever its state is. Raise `NoteNotFound` or `NoteErased`.
+        """Return one note that this reader sees, whatever its state is.
 
-        `as_of` is a position in the log or a time.
+        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there was none that the
+        reader may see, `NoteErased` to the owner if it was erased since. Raise `UsageError` or
+        `NoteInvalid` for another `as_of`.
         """
         place, _ = resolve_as_of(self.store, as_of)
         return find_note(self.store, id, reader=self._reader, as_of=place)
 
     def score(self, id: str) -> float:
-        """Return how much a note still matters, by importance, age and number of recalls.
+        """Return how much a note still matters, 0 to 1, by importance, age and number of recalls.
 
-        At most 1.
-
-        Raise `NoteNotFound` or `NoteErased`.
+        Raise `NoteNotFound` or `NoteErased` as `note` does.
         """
         seen = self.note(id)
         return effective_importance(
@@ -410,12 +421,15 @@ class Memory:
         tokens_max: int | None = None,
         profile: Profile | None = None,
     ) -> Recalled:
-        """Return the notes that fit a query, the best first, with a receipt.
+        """Return the `k` notes that fit a query best, the best first, with a receipt.
 
         `as_of` is a position in the log or a time: what was known then, ranked as it was then. The
-        hits have at most `tokens_max` tokens together. Raise `UsageError` or `NoteInvalid` for an
-        argument out of range, and `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs
-        vectors that are not there.
+        hits have at most `tokens_max` tokens together. At the head, new notes are embedded first,
+        unless more than 200 are waiting. The recall and its receipt are recorded in the log.
+
+        Raise `UsageError` or `NoteInvalid` for an argument out of range. Raise
+        `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not there;
+        `auto` then goes by words alone, and says so in `remarks`.
         """
         _check_text("the query", query)
         for what in ("org_id", "thread_id", "author", "key"):
@@ -470,7 +484,7 @@ class Memory:
     def receipt(self, read_id: str) -> RecallReceipt:
         """Return the receipt of a recall that was made here, by this agent unless as the owner.
 
-        Raise `ReceiptUnknown` otherwise.
+        Raise `ReceiptUnknown` for any other id.
         """
         found = kept_receipt(self.store, read_id)
         # The same error as for no receipt: an agent gets no sign of what others recalled.
@@ -481,12 +495,12 @@ class Memory:
     def verify(
         self, receipt: RecallReceipt, *, query: str | None = None, profile: Profile | None = None
     ) -> Verified:
-        """Check a receipt: repeat the recall and compare.
-
-        Raise a `ReceiptError` if it does not hold.
+        """Check a receipt of a recall; with its query, repeat the recall and compare.
 
         Without the query, its digest and the ranking are not checked; all the rest is. `profile`
-        has to be the one that ranked.
+        has to be the one that ranked. Raise a `ReceiptError` if it does not hold. Raise
+        `ModelMismatch` or `EmbedderNotConfigured` if the model of the recall is not here, and
+        `UsageError` if this version cannot repeat what the receipt describes.
         """
         embedder, profile = None, profile or self.profile
         if query is not None and receipt.model is not None:
@@ -545,10 +559,11 @@ class Memory:
         return find_note(self.store, hit.id, reader=self._reader, as_of=receipt.as_of).note
 
     def embed(self, *, replace: bool = False) -> int:
-        """Embed every note that has no vectors yet. Return how many there were.
+        """Embed every note that has no vectors yet; return how many were embedded.
 
-        With `replace`, vectors of another model are deleted first; otherwise they raise
-        `ModelMismatch`. Raise `UsageError` if there is no embedder.
+        They are stored 200 at a time: an error leaves earlier ones. With `replace`, vectors of
+        another model are deleted first; otherwise they raise `ModelMismatch`. Raise `UsageError` if
+        there is no embedder.
         """
         embedder = self._load_embedder()
         if embedder is None:
@@ -558,14 +573,17 @@ class Memory:
     # -- receipts of forgetting ----------------------------------------------------------------
 
     def forget_receipt(self, forget_id: str) -> ForgetReceipt:
-        """Return the receipt of a forgetting that was done here.
+        """Return the receipt of a forgetting that was done here, by whichever agent.
 
-        Raise `ReceiptUnknown` otherwise.
+        Raise `ReceiptUnknown` if there is none of that id.
         """
         return kept_forget(self.store, forget_id)
 
     def verify_forget(self, receipt: ForgetReceipt) -> VerifiedForget:
-        """Check a receipt of a forgetting. Raise a `ReceiptError` if it does not hold."""
+        """Check a receipt of a forgetting against the memory as it is now.
+
+        Raise a `ReceiptError` if it does not hold.
+        """
         return verify_forgotten(self.store, receipt, keys=self.keys.by_id)
 
     # -- inside --------------------------------------------------------------------------------
@@ -573,9 +591,11 @@ class Memory:
     def _embedder_for(
         self, strategy: Strategy, profile: Profile, place: int | None
     ) -> tuple[Embedder | None, tuple[str, ...]]:
-        """Return the embedder for a recall or None, and remarks about why or where it is not used.
+        """Return the embedder for a recall, and remarks about why or where it is not used.
 
-        Raise `ModelMismatch` if the strategy is not `auto` and the vectors are of another model.
+        It is None if neither strategy nor profile uses vectors, if there is no embedder, or if the
+        vectors are of another model and the strategy is `auto`. For another strategy they raise
+        `ModelMismatch`. At the head, new notes are embedded first.
         """
         if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
             return None, ()
@@ -606,7 +626,7 @@ class Memory:
         return 0
 
     def _standing_index(self) -> StandingIndex | None:
-        """Return the standing index of the open memory, or None without numpy."""
+        """Return the standing index of the open memory, made on first use; None without numpy."""
         if self._index is None and importlib.util.find_spec("numpy") is not None:
             from tallystick.memory.recall.index import StandingIndex
 
@@ -620,7 +640,7 @@ class Memory:
 
 
 def _check_text(what: str, text: str) -> None:
-    """Raise `UsageError` for half of a character: no hash or file can have it as UTF-8."""
+    """Raise `UsageError` for half of a surrogate pair: no hash or file can have it as UTF-8."""
     if _HALF.search(text):
         raise UsageError(f"{what} holds half of a character")
 

@@ -384,8 +384,9 @@ SECRET_BYTES = 32
 def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
     """Return a digest that is equal for two notes if storing the second would add nothing.
 
-    Author, key, tags, relations and metadata are part of it: dropping a note that differs in one of
-    them would lose that. Time and conversation are not, because the sighting records them.
+    Type, scope, author, key, organisation, tags, relations, metadata and kind of source are part of
+    it: dropping a note that differs in one of them would lose that. Time and conversation are not,
+    because the sighting records them. The text is compared as `normalise` gives it.
 
     The digest is keyed with a secret of the store. With an index alone, nobody can find a short
     text by trying. It is a projection: it is erased with the note.

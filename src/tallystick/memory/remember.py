@@ -88,7 +88,8 @@ def relate(
 ) -> int:
     """Add a relation from a note to another one that the actor can see. Return the position.
 
-    Raise `NoteInvalid` for a bad relation, and as `check_may` does.
+    Raise `NoteInvalid` as `check_relation` does, `NoteNotFound` for a note that the actor may not
+    see, and `MemoryPermissionDenied` if it may not write the first one.
     """
     check_relation(relation, weight)
     with memory.writing() as writer:
@@ -170,8 +171,10 @@ def remember(
     """Remember a note, and wait for the disk.
 
     `origin` names the request, for a caller who may have to repeat it after a crash: the second
-    time returns the first answer. Raise `NoteInvalid`, also for a `related_to` that does not exist
-    here.
+    time returns the first answer. `screening` decides about quarantine; by default it is `Screen`.
+
+    Raise `NoteInvalid` for a field that cannot be kept, for a `related_to` that its agent does not
+    see here, and for an `origin` that is no name or that of a request of another kind.
     """
     (made,) = remember_all(memory, [new], origins=[origin], screening=screening)
     return made
@@ -186,8 +189,8 @@ def remember_all(
 ) -> list[Remembered]:
     """Remember notes, in order and in one transaction: all of them, or with an error none.
 
-    `origins` has a name or None for each. Raise `NoteInvalid` as `remember` does, and for more than
-    10,000 notes.
+    `origins` has a name or None for each. Raise `NoteInvalid` as `remember` does, for more than
+    10,000 notes, and for another number of origins than of notes.
     """
     if len(news) > BATCH_MAX:
         raise NoteInvalid(field="notes", why=f"at most {BATCH_MAX:,} at a time", given=len(news))
@@ -251,7 +254,11 @@ class _Intake:
         self._positions: dict[str, int] = {}
 
     def take(self, new: NewNote, origin: str | None) -> Remembered:
-        """Remember one note: answer a repeated request, sight a duplicate, or append a new note."""
+        """Remember one note: answer a repeated request, sight a duplicate, or append a new note.
+
+        A new note that is not held back ends earlier ones of its key. Raise `NoteInvalid` for a
+        `related_to` that its agent does not see, or a `valid_to` before it begins.
+        """
         # Answer a repeated request first: a note that it relates to may be gone by now.
         if origin is not None and (before := self._earlier_answer(origin)) is not None:
             return before
@@ -328,7 +335,7 @@ class _Intake:
         return tuple(ended), seq
 
     def _number(self, id: str) -> int | None:
-        """Return the number of a note, also of one that was erased, or None."""
+        """Return the number of a note, also of one that was erased; None for an unknown id."""
         row = self._db.execute(
             "SELECT number FROM note WHERE id = ? UNION SELECT number FROM erased WHERE id = ?",
             (id, id),
@@ -423,7 +430,10 @@ class _Intake:
         )
 
     def _position(self, new: NewNote) -> int | None:
-        """Return the place in the thread: the one given, or the next one."""
+        """Return the place in the thread: the one given, or the next one.
+
+        Without a thread and a place it is None.
+        """
         if new.thread_id is None:
             return new.position
         last = self._positions.get(new.thread_id)
@@ -440,9 +450,10 @@ class _Intake:
 def supersession(db: sqlite3.Connection, note: Note) -> tuple[list[tuple[str, int]], int | None]:
     """Return the notes that end when this one begins, with that time, and when this one ends.
 
-    This one ends where the next one begins. Notes of one owner with one key follow each other in
-    the time of the world, in whatever order they were learned. A note that is held back does not
-    count.
+    This one ends where the next one begins, or at its own `valid_to` if that is earlier; None if
+    there is neither. Without a key it ends no other. Notes of one owner with one key follow each
+    other in the time of the world, in whatever order they were learned. Deleted notes, and notes
+    that are held back, do not count.
     """
     if note.key is None:
         return [], note.valid_to

@@ -108,7 +108,10 @@ class Checked:
 
 
 def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int = 50) -> Page:
-    """Return a page of the notes that the memory's reader sees, the newest first."""
+    """Return a page of the notes that the memory's reader sees, the newest first.
+
+    `total` counts all that pass the filters. Raise `NoteInvalid` for a filter out of range.
+    """
     seen = view(memory.store, reader=memory.reader, filters=filters)
     ids = seen.ids[::-1]
     return Page(
@@ -125,7 +128,11 @@ def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int 
 
 
 def note_status(note: Note, state: NoteState, *, now: int) -> NoteStatus:
-    """Return the status of a note in a word. If several are true, the most important one counts."""
+    """Return the status of a note in a word.
+
+    If several are true, the first of these counts: deleted, redacted, held back, archived or
+    forgotten, expired, superseded, not yet valid.
+    """
     redacted = note.content == REDACTED and note.metadata.get("redacted") is True
     return _status(redacted, state, note.valid_from, now=now)
 
@@ -157,8 +164,8 @@ def _status_in_time(state: NoteState, valid_from: int, *, now: int) -> NoteStatu
 def whole_id(memory: Memory, text: str) -> str:
     """Return the id of a note that its reader sees, from its first 8 to 36 characters.
 
-    A whole id is returned as it is. Raise `NoteNotFound` if none matches, and `UsageError` if
-    several do.
+    The owner finds erased notes too. A whole id is returned as it is, without looking for the note.
+    Raise `NoteNotFound` if none matches or the text cannot begin an id, `UsageError` if several do.
     """
     if is_note_id(text):
         return text

@@ -78,7 +78,8 @@ _HIDDEN = re.compile("[\u202a-\u202e\u2066-\u2069\u200b\u2060\U000e0000-\U000e00
 class Screening(Protocol):
     """A check of notes before they are written.
 
-    It returns signs and their sum; no signs: let in.
+    `look` is called once for each new note, inside the transaction, and not for one that is only
+    sighted. It returns signs and their sum. With any sign the note is held back.
     """
 
     def look(
@@ -92,7 +93,10 @@ class TextScreen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        """Return the signs of the text and their sum, or nothing if the sum is below 0.5."""
+        """Return the signs of the text and their sum, or no signs and 0 if that is below 0.5.
+
+        Only the first 100,000 characters are read.
+        """
         return _verdict(_text_signs(note))
 
 
@@ -118,7 +122,11 @@ class Screen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        """Return the signs of the text and of the habits, or nothing if their sum is below 0.5."""
+        """Return the signs of text and habits and their sum, or no signs and 0 if it is below 0.5.
+
+        Only the first 100,000 characters are read. Habits are those of the agent's last 200 notes,
+        read at its first note; with fewer than 20 there are none.
+        """
         habit = self._habits.get(note.agent_id)
         if habit is None:
             habit = self._habits[note.agent_id] = _habit(db, note.agent_id, now)
@@ -163,9 +171,9 @@ def review_queue(memory: SqliteMemory) -> list[Held]:
 def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
     """Release a note from quarantine, or confirm that it stays. Return the position of the verdict.
 
-    A released note then counts among those of its key, as it would have at once. Raise
-    `NoteNotFound` if there is no such note, and `NoteInvalid` if it is not in quarantine or `by` is
-    blank.
+    A released note then counts among those of its key, as it would have at once: it ends earlier
+    ones, and a later one ends it. Raise `NoteNotFound` if there is no such note, and `NoteInvalid`
+    if it is not in quarantine or `by` is blank.
     """
     if not by.strip():
         raise NoteInvalid(field="by", why="who reviews is part of the record")

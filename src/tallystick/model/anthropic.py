@@ -34,7 +34,10 @@ _TOKENS_IN = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_t
 
 
 def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
-    """Return the request to send."""
+    """Return the request to send.
+
+    Raise `ModelError` for pictures outside of a user's message.
+    """
     messages = check_messages(request)
     body: dict[str, object] = {
         "model": endpoint.model,
@@ -56,7 +59,7 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
 
 
 def authorization(key: Secret) -> tuple[str, str]:
-    """Return the header with the key."""
+    """Return the name and value of the header with the key."""
     return "x-api-key", key.reveal()
 
 
@@ -155,8 +158,10 @@ class _Reader:
         if self.done or not event.data:
             return
         found = decode_reply(event.data, _event, _Event)
+        # The type is in the data. An event without one goes by the name on its own line.
         match found.type or event.event.decode("utf-8", "replace"):
             case "content_block_delta" if found.delta is not None:
+                # Other deltas are thinking and tool calls, which are no part of the reply.
                 if found.delta.type == "text_delta":
                     self._add_text(found.delta.text)
             case "content_block_start" if found.content_block is not None:
@@ -171,6 +176,7 @@ class _Reader:
             case "error":
                 raise failures.of_error_value(found.error)
             case _:
+                # `ping`, and kinds that later versions add: they must not end a paid reply.
                 pass
 
     def begin(self, message: _Reply, *, final: bool = False) -> None:

@@ -52,7 +52,10 @@ class SseDecoder:
         self._first = True
 
     def feed(self, piece: bytes) -> list[SseEvent]:
-        """Take the next bytes, return complete events. Raise `ModelError` for one above 2 MiB."""
+        """Take the next bytes, return the events that are complete; none for no bytes.
+
+        Raise `ModelError` if an event has more than 2 MiB.
+        """
         if self._after_cr and piece:
             # A CR at the end of the last piece ended its line. If an LF follows, it is of that CR.
             self._after_cr = False
@@ -132,27 +135,44 @@ class Reader(Protocol):
         ...
 
     def feed(self, event: SseEvent) -> None:
-        """Take an event. Raise `ModelError` if it cannot be read, or reports an error."""
+        """Take an event; those after the end marker, and of unknown kinds, are ignored.
+
+        Raise `ModelError` if it cannot be read or reports an error, or if the text becomes too
+        long.
+        """
         ...
 
     def finish(self) -> ModelReply:
-        """Return the reply after a clean end. Raise `ModelError` if the end marker is missing."""
+        """Return the reply after a clean end of the stream. Called once.
+
+        Raise `ModelError` if it has no end or no content, or if the provider refused to answer.
+        """
         ...
 
 
 class WireFormat(Protocol):
     """A dialect."""
 
-    def wire(self, endpoint: Endpoint, request: ModelRequest) -> WireRequest: ...
+    def wire(self, endpoint: Endpoint, request: ModelRequest) -> WireRequest:
+        """Return the request to send, without the key.
+
+        Raise `ModelError` for pictures outside of a user's message.
+        """
+        ...
 
     def authorization(self, key: Secret) -> tuple[str, str]:
         """Return the name and value of the header with the key."""
         ...
 
-    def reader(self, request: ModelRequest) -> Reader: ...
+    def reader(self, request: ModelRequest) -> Reader:
+        """Return a reader for one streamed reply to this request."""
+        ...
 
     def reply(self, data: bytes, request: ModelRequest) -> ModelReply:
-        """Return a reply that came in one piece. Raise `ModelError` if it cannot be read."""
+        """Return a reply that came in one piece.
+
+        Raise `ModelError` if it cannot be read, reports an error, or is a refusal to answer.
+        """
         ...
 
 
@@ -177,7 +197,7 @@ def decode_reply(data: bytes, shape: msgspec.json.Decoder[Shape], type_: type[Sh
 
 
 def replace_surrogates(text: str) -> str:
-    """Return a text that can be encoded: surrogate pairs are joined, lone ones replaced."""
+    """Return a text that can be encoded: surrogate pairs are joined, lone ones become U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -186,7 +206,10 @@ def replace_surrogates(text: str) -> str:
 
 
 def short_name(value: object) -> str:
-    """Return a short name that a server gave; empty if it is not a text."""
+    """Return a name that a server gave, in one line; "" if it is no text.
+
+    It is cut at 200 characters.
+    """
     return one_line(value)[:_NAME_CHARS_MAX] if isinstance(value, str) else ""
 
 
@@ -222,9 +245,10 @@ def usage_of(
 ) -> ModelUsage:
     """Return usage as reported, or an estimate if the report is not usable.
 
-    `raw` is kept as it came. A report of no input tokens, or of no output tokens for a text, is not
-    usable. So is one that is not `final`: it came before the end of the reply, and cannot have
-    counted all of it.
+    `raw` is kept as it came; one that is too large, or that JSON would change, is dropped. A report
+    of no input tokens, or of no output tokens for a text, is not usable. Nor is a count that is not
+    whole, negative, or above 1,000,000,000. Nor is a report that is not `final`: it came before the
+    end of the reply, and cannot have counted all of it.
     """
     kept = _storable_report(raw)
     counts = [_count(kept.get(name)) for name in tokens_in]

@@ -74,10 +74,11 @@ class Secret:
 
 
 def scrub(text: str, secret: Secret | None) -> str:
-    """Return a text without the key, and without any part of it of 8 characters or more.
+    """Return a text in which "[key]" replaces the key, and any part of it of 8 characters or more.
 
-    Removed are also its spellings: percent-encoded, base64 at any offset, hex, either case. A key
-    of 4 to 7 characters is only removed as a whole, a shorter one not at all.
+    So are its spellings: percent-encoded, base64 at any offset, hex, either case. A key of 4 to 7
+    characters is only replaced as a whole, a shorter one not at all. Without a key the text is
+    unchanged.
     """
     if secret is None:
         return text
@@ -88,9 +89,9 @@ def scrub(text: str, secret: Secret | None) -> str:
 
 
 def without_key(text: str, secret: Secret | None) -> str:
-    """Return a reply without the whole key. A part of a key may be a word, and stays.
+    """Return a reply in which "[key]" replaces the whole key, in any of its spellings.
 
-    A key under 16 characters stays too.
+    A part of a key may be a word, and stays. A key under 16 characters stays too.
     """
     if secret is None or len(secret.reveal()) < _REPLY_KEY_CHARS_MIN:
         return text
@@ -223,7 +224,7 @@ class Endpoint:
 
     @property
     def is_loopback(self) -> bool:
-        """True if the host is this machine."""
+        """True if the host is this machine, by its name or address. No name is resolved."""
         address = _ip(self.host)
         if address is not None:
             return address.is_loopback
@@ -241,7 +242,11 @@ class Endpoint:
 
     @property
     def is_private(self) -> bool:
-        """True if the host can be reached from its own network only."""
+        """True if the host can be reached from its own network only: by its address, or its name.
+
+        A name without a dot counts as private, and so do suffixes such as `.local`. No name is
+        resolved.
+        """
         address = _ip(self.host)
         if address is not None:
             return not address.is_global
@@ -288,7 +293,7 @@ def _check_url(text: str) -> str:
 
 
 def _url_fault(parts: SplitResult) -> str | None:
-    """Return why a URL cannot be used, or None."""
+    """Return why a URL cannot be used; None if it can."""
     if parts.scheme not in _PORTS:
         return "does not begin with http:// or https://"
     host = parts.hostname or ""

@@ -34,7 +34,10 @@ _UNSHOWN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: datetime.datetime) -> int | None:
-    """Return the wait that the server asks for, in milliseconds, at most an hour; or None."""
+    """Return the wait that the server asks for, in milliseconds, from 0 to an hour.
+
+    Return None if neither `retry-after-ms` nor `retry-after` can be read. Names are in lower case.
+    """
     wait_ms = _number(headers.get("retry-after-ms", ""))
     if wait_ms is None:
         stated = headers.get("retry-after", "")
@@ -64,7 +67,11 @@ def _seconds_until(text: str, now: datetime.datetime) -> float | None:
 
 
 def of_body(content_type: str, body: bytes) -> tuple[str, str]:
-    """Return the message in an error's body, and the names that the error has there."""
+    """Return the message in an error's body, and the names that the error has there.
+
+    The message is one line of at most 300 characters, "" if there is none, and "an HTML page" for
+    HTML. The names, joined by spaces, are "" if the body is not JSON.
+    """
     try:
         return of_value(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -76,7 +83,10 @@ def of_body(content_type: str, body: bytes) -> tuple[str, str]:
 
 
 def of_value(value: object) -> tuple[str, str]:
-    """Return message and names from `{"error": {...}}`, `{"error": "..."}`, `{"detail": ...}`."""
+    """Return message and names from `{"error": {...}}`, `{"error": "..."}`, `{"detail": ...}`.
+
+    Three levels are read, and of a list the first value. Either is "" if there is none.
+    """
     names: list[str] = []
     said = ""
     for _ in range(3):
@@ -203,7 +213,10 @@ _NAMES: dict[str, int] = {
 def of_status(
     status: int, headers: Mapping[str, str], body: bytes, *, now: datetime.datetime
 ) -> ModelError:
-    """Return the error for a status other than success. Header names are in lower case."""
+    """Return the error for a status other than success. Header names are in lower case.
+
+    A redirect is an error too. `billed` is False for the statuses in `_UNBILLED`.
+    """
     if 300 <= status < 400:
         return _redirect(status, headers.get("location", ""))
     said, names = of_body(headers.get("content-type", ""), body)
@@ -220,7 +233,10 @@ def of_status(
 
 
 def of_error_value(error: object) -> ModelError:
-    """Return the error for one inside a stream, or in a body that came with a success status."""
+    """Return the error for one inside a stream, or in a body that came with a success status.
+
+    It counts as billed. Without a known name or status in it, its status is 500.
+    """
     said, names = of_value(error)
     status = next((_NAMES[each] for each in names.split() if each in _NAMES), None)
     if status is None:
@@ -248,7 +264,8 @@ def is_overload(error: ModelError) -> bool:
 def with_message(error: ModelError, *, message: str, usage: ModelUsage | None = None) -> ModelError:
     """Return the same error with another message, and without a cause.
 
-    A cause refers to the request with its key, or to what a server sent; a traceback would show it.
+    Its usage is dropped unless `usage` is given. A cause refers to the request with its key, or to
+    what a server sent; a traceback would show it.
     """
     return ModelError(
         reason=error.reason,
@@ -262,6 +279,7 @@ def with_message(error: ModelError, *, message: str, usage: ModelUsage | None = 
 
 
 def wrong_content_type(content_type: str) -> ModelError:
+    """Return the error for a success with a body of another type than a reply's. It is terminal."""
     shown = one_line(content_type.partition(";")[0])[:80] or "no content type"
     what = "an HTML page" if "html" in shown.lower() else f"a body of type {shown}"
     return ModelError(
@@ -270,10 +288,12 @@ def wrong_content_type(content_type: str) -> ModelError:
 
 
 def malformed_reply(what: str) -> ModelError:
+    """Return the error for a success that is no reply. Transient, and counts as billed."""
     return ModelError(reason="server_error", message=f"answered with {what}; {_AGAIN}", status=200)
 
 
 def compressed_body() -> ModelError:
+    """Return the error for a compressed reply. Terminal: the server would do it again."""
     return ModelError(
         reason="server_error",
         message="answered with a compressed body, though asked not to; turn compression off in "
@@ -284,6 +304,7 @@ def compressed_body() -> ModelError:
 
 
 def content_refused(why: str, usage: ModelUsage) -> ModelError:
+    """Return the error for a refusal to answer. Terminal; it has the usage if that was reported."""
     return ModelError(
         reason="content_policy",
         message=f"did not answer ({one_line(why)[:80]}); the provider refuses to answer this",
@@ -293,6 +314,7 @@ def content_refused(why: str, usage: ModelUsage) -> ModelError:
 
 
 def oversized_reply(what: str) -> ModelError:
+    """Return the error for a reply that is too large. Terminal, and counts as billed."""
     return ModelError(
         reason="server_error",
         message=f"answered with {what}, and was cut off; set a lower cap for replies",
@@ -305,7 +327,10 @@ def oversized_reply(what: str) -> ModelError:
 
 
 def unreachable(error: BaseException, *, address: str) -> ModelError:
-    """Return the error for a connection that could not be made, so nothing was sent."""
+    """Return the error for a connection that could not be made, so nothing was sent.
+
+    Not billed. Transient, except for a certificate that is not accepted.
+    """
     kind: FailureKind = "transient"
     what = f"no connection to {address}; check the network, or the base URL"
     for cause in _causes(error):
@@ -334,6 +359,7 @@ def not_sent(reason: ModelReason, message: str, *, kind: FailureKind | None = No
 
 
 def broken_connection(what: str) -> ModelError:
+    """Return the error for a connection that ended early. Transient, and counts as billed."""
     return ModelError(
         reason="network_error",
         message=f"{what}; what had come is not a reply, and asking again may help",
@@ -341,6 +367,7 @@ def broken_connection(what: str) -> ModelError:
 
 
 def silence_timeout(seconds: float) -> ModelError:
+    """Return the error for a server that sent nothing for too long. Transient, counts as billed."""
     return ModelError(
         reason="timeout",
         message=f"sent nothing for {seconds:g} s; the server is stuck, or needs a longer deadline",
@@ -348,6 +375,7 @@ def silence_timeout(seconds: float) -> ModelError:
 
 
 def total_timeout(seconds: float) -> ModelError:
+    """Return the error for a reply that took too long. Transient, and counts as billed."""
     return ModelError(
         reason="timeout",
         message=f"had not answered whole after {seconds:g} s; ask for less, or allow more time",

@@ -46,7 +46,10 @@ class Engine(Protocol):
 
 
 class GgufModel:
-    """A model in a file. It is loaded by the first request, which takes seconds."""
+    """A model in a file. It is loaded by the first request, which takes seconds.
+
+    One request runs at a time. One that is not done after `total_seconds` raises `ModelError`.
+    """
 
     def __init__(
         self,
@@ -118,7 +121,11 @@ class GgufModel:
         raise failures.with_message(failure, message=message, usage=failure.usage)
 
     async def close(self) -> None:
-        """End the thread and free the memory. Waits until the engine has stopped."""
+        """End the thread and free the memory. Waits until the engine has stopped.
+
+        The request in progress is stopped, and those that wait are cancelled. A later request loads
+        the model again.
+        """
         self._closing.set()
         await asyncio.to_thread(self._shut_down)
 

@@ -71,7 +71,10 @@ class Answer:
         return self.headers.get("content-encoding", "identity").lower() != "identity"
 
     def pieces(self, *, bytes_max: int) -> Answer:
-        """Return this object, to iterate over up to `bytes_max` bytes; more raise `ModelError`."""
+        """Return this object, to iterate over up to `bytes_max` bytes; more raise `ModelError`.
+
+        The count starts anew with each call.
+        """
         self._bytes_left = bytes_max
         return self
 
@@ -105,9 +108,9 @@ class Answer:
         return b"" if self.compressed else bytes(found[:bytes_max])
 
     async def drain(self) -> None:
-        """Read the rest if it is near, so that the connection can be used again.
+        """Wait at most 0.1 s for the end of the body, so that the connection can be used again.
 
-        Nothing is raised: the reply is complete already.
+        It stops at the first bytes that come. Nothing is raised: the reply is complete already.
         """
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_DRAIN_SECONDS):
@@ -161,7 +164,8 @@ class Transport:
         """Send a request. Leaving early, or being cancelled, closes its connection.
 
         Raise `ModelError` for every failure of the connection, inside the block too. The error has
-        no cause: that would refer to the request with its key, or to bytes from the server.
+        no cause: that would refer to the request with its key, or to bytes from the server. An
+        error that is not of the connection is raised as it is.
         """
         failure: ModelError
         try:
@@ -194,7 +198,10 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Close the connections of this event loop, and forget those of others."""
+        """Close the connections of this event loop, and forget those of others.
+
+        A later request opens new ones.
+        """
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         self._pools.clear()
         if pool is not None:
@@ -264,7 +271,8 @@ def proxy_for(endpoint: Endpoint) -> str | None:
     """Return the proxy that the environment names for an https endpoint; None for no proxy.
 
     HTTPS_PROXY has priority over ALL_PROXY. A name in NO_PROXY covers itself and its subdomains;
-    one that begins with a dot covers only subdomains; `*` covers everything.
+    one that begins with a dot covers only subdomains; `*` covers everything. Raise `ValueError` if
+    an entry cannot be read.
     """
     from urllib.request import getproxies
 
@@ -280,7 +288,10 @@ def proxy_for(endpoint: Endpoint) -> str | None:
 
 
 def _bypasses_proxy(entry: str, host: str, port: str) -> bool:
-    """Return True if an entry of NO_PROXY covers this host. Of an address range, only the first."""
+    """Return True if an entry of NO_PROXY covers this host.
+
+    An address range is read as its first address. Raise `ValueError` for a port that is none.
+    """
     named = "://" in entry
     parts = urlsplit(entry if named else f"all://{_add_brackets(entry)}")
     entry_port = parts.port
@@ -317,7 +328,10 @@ def _is_address(name: str) -> bool:
 
 
 def _certificates() -> ssl.SSLContext:
-    """Return the authorities that the environment names, or else those of certifi."""
+    """Return a context that trusts the authorities of the environment, or else those of certifi.
+
+    SSL_CERT_FILE has priority over SSL_CERT_DIR. Raise `OSError` if the file cannot be read.
+    """
     if file := os.environ.get("SSL_CERT_FILE"):
         return ssl.create_default_context(cafile=file)
     if directory := os.environ.get("SSL_CERT_DIR"):
@@ -418,7 +432,7 @@ class Connection(asyncio.Protocol):
     # -- called by httpcore, whose signatures these are ------------------------------------------
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """Return what has arrived, at least one byte, or nothing at the end.
+        """Return what has arrived: 1 to `max_bytes` bytes, or nothing at the end.
 
         Raise `httpcore.ReadTimeout` after `timeout` seconds without a byte, and
         `httpcore.ReadError` if the connection broke.
@@ -442,7 +456,8 @@ class Connection(asyncio.Protocol):
         """Send bytes. Wait while the buffer of the connection is full.
 
         Raise `httpcore.WriteTimeout` after `timeout` seconds of waiting, and `httpcore.WriteError`
-        if the connection is closed.
+        if the connection is closed before. If it closes while this waits, nothing is raised;
+        reading shows it.
         """
         import httpcore
 
@@ -466,6 +481,11 @@ class Connection(asyncio.Protocol):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> Connection:
+        """Encrypt the connection, and return it.
+
+        After any error it is closed. Raise `httpcore.ConnectTimeout` after `timeout` seconds, and
+        `httpcore.ConnectError` if the handshake fails.
+        """
         import httpcore
 
         assert self._transport is not None
@@ -493,6 +513,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def get_extra_info(self, info: str) -> object:
+        """Return what asyncio knows of the connection under this name; None if it knows nothing."""
         if info == "is_readable":
             # httpcore asks this of idle connections. One that was closed, or has unexpected bytes,
             # is readable, and is not used again.
@@ -511,7 +532,10 @@ class Network:
         local_address: str | None = None,
         socket_options: object = None,
     ) -> Connection:
-        """Connect. Raise `httpcore.ConnectTimeout` or `httpcore.ConnectError` if it fails."""
+        """Connect. Raise `httpcore.ConnectTimeout` or `httpcore.ConnectError` if it fails.
+
+        `local_address` and `socket_options` are part of httpcore's interface, and ignored.
+        """
         import httpcore
 
         loop = asyncio.get_running_loop()
@@ -569,6 +593,11 @@ class HttpModel:
         return self._gate.admitted()
 
     async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+        """Make one attempt. Raise `ModelError`, without a cause, if there is no reply.
+
+        An answer widens the gate; an overload pauses all requests. The key is removed from the
+        reply and from the error.
+        """
         epoch = self._gate.epoch
         try:
             reply = await self._attempt(request, heard)
@@ -584,6 +613,7 @@ class HttpModel:
         raise self._describe(failure)
 
     async def close(self) -> None:
+        """Close the connections of this event loop. A later request opens new ones."""
         await self._transport.close()
 
     async def _attempt(self, request: ModelRequest, heard: Heard) -> ModelReply:

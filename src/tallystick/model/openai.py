@@ -28,13 +28,19 @@ _DONE = b"[DONE]"
 
 
 def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
-    """Return the request to send."""
+    """Return the request to send.
+
+    Raise `ModelError` for pictures outside of a user's message.
+    """
     said = body(request, model=endpoint.model, cap=_cap_name(endpoint), stream=endpoint.stream)
     return WireRequest(path="/chat/completions", headers={}, body=msgspec.json.encode(said))
 
 
 def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[str, object]:
-    """Return the fields of a request. `cap` is the name of the field that limits the reply."""
+    """Return the fields of a request. `cap` is the name of the field that limits the reply.
+
+    Raise `ModelError` for pictures outside of a user's message.
+    """
     said: dict[str, object] = {
         "model": model,
         "messages": [_message(each) for each in check_messages(request)],
@@ -49,7 +55,7 @@ def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[s
 
 
 def authorization(key: Secret) -> tuple[str, str]:
-    """Return the header with the key."""
+    """Return the name and value of the header with the key."""
     return "authorization", f"Bearer {key.reveal()}"
 
 

@@ -64,13 +64,16 @@ class Gate:
         return self._epoch
 
     def narrow(self, concurrency: int) -> None:
-        """Lower the number of parallel requests to `concurrency`, if it is higher now."""
+        """Lower the number of parallel requests to `concurrency`, if it is higher now.
+
+        It never rises.
+        """
         self._concurrency = min(self._concurrency, concurrency)
         self._width = min(self._width, self._concurrency)
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Wait for admission, and keep it while inside."""
+        """Wait for admission, and keep it while inside. Cancelling the wait gives up the place."""
         await self._enter()
         try:
             yield
@@ -79,10 +82,11 @@ class Gate:
             self._wake()
 
     def pause(self, epoch: int, *, retry_after_ms: int | None) -> None:
-        """Pause all requests to this provider for `retry_after_ms`.
+        """Pause all requests to this provider for `retry_after_ms`. A longer pause stays as it is.
 
-        Without it, pause for 0.25 s, doubled with each refusal in a row, up to 60 s. Refusals of
-        requests that were sent in the same epoch count once.
+        Without it, pause for 0.25 s, doubled with each refusal in a row, up to 60 s. Then one
+        request at a time is admitted. Refusals of requests that were sent in the same epoch count
+        once.
         """
         if epoch == self._epoch:
             self._epoch += 1
@@ -96,7 +100,10 @@ class Gate:
         self._not_before = max(self._not_before, self._clock() + seconds)
 
     def note_answer(self, epoch: int) -> None:
-        """Note an answer of the provider: reset the back-off, and admit twice as many requests."""
+        """Note an answer of the provider: reset the back-off, and admit twice as many requests.
+
+        An answer to a request of an older epoch changes nothing.
+        """
         if epoch == self._epoch:
             self._refusals = 0
             self._width = min(2 * self._width, self._concurrency)
@@ -159,7 +166,10 @@ class Pacing:
         self._gates: dict[tuple[str, Secret | None], Gate] = {}
 
     def gate(self, endpoint: Endpoint) -> Gate:
-        """Return the gate of an endpoint's provider. The lowest `concurrency` asked for applies."""
+        """Return the gate of an endpoint's provider: one for each address and key.
+
+        The lowest `concurrency` asked for so far applies.
+        """
         which = (endpoint.origin, endpoint.key)
         gate = self._gates.get(which)
         if gate is None:

@@ -72,7 +72,10 @@ def writable(text: str) -> str:
 
 
 def readable(reply: ModelReply) -> ModelReply:
-    """Return a reply whose texts can be stored, whatever its backend received."""
+    """Return a reply whose texts can be stored, whatever its backend received.
+
+    Usage is unchanged.
+    """
     return msgspec.structs.replace(
         reply,
         text=writable(reply.text),
@@ -126,10 +129,15 @@ class Model(Protocol):
         ...
 
     async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
-        """Make one attempt. Raise `ModelError` without a reply. Cancelling it disconnects."""
+        """Make one attempt. Raise `ModelError` without a reply. Cancelling it disconnects.
+
+        `heard` may be called, any number of times, with the characters received so far.
+        """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release connections and threads. A later request may open them again."""
+        ...
 
 
 def estimated_usage(
@@ -137,7 +145,7 @@ def estimated_usage(
 ) -> ModelUsage:
     """Return an estimate for a call without a usable report: a quarter of the bytes, as tokens.
 
-    Its `reported` is False; `raw` is the report that was not usable.
+    Pictures are not counted. Its `reported` is False; `raw` is the report that was not usable.
     """
     sent = sum(len(message.text.encode("utf-8", "replace")) for message in messages)
     received = len(text.encode("utf-8", "replace"))
@@ -147,6 +155,6 @@ def estimated_usage(
 
 
 def window_of(model: Model) -> int | None:
-    """Return how many tokens a model holds, None where it does not say."""
+    """Return how many tokens a model holds; None if it has no whole number as `window`."""
     found = getattr(model, "window", None)
     return found if isinstance(found, int) and not isinstance(found, bool) else None

@@ -68,10 +68,10 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         """Read a table of dollars per million tokens: `prices."openai:gpt-5*".input = "1.25"`.
 
         A model that costs nothing may be `"free"`. `request` is dollars per call. `bands` is a list
-        of tables, each with `above`, a number of tokens of input, and the prices that change beyond
-        it. A number with a decimal point is read as the shortest decimal that equals it, which is
-        the written one up to 15 digits; more digits need quotes. Raise `UsageError`, which names
-        the field.
+        of at most 16 tables. Each has `above`, a number of tokens of input, and the prices that
+        change beyond it. A number with a decimal point is read as the shortest decimal that equals
+        it, which is the written one up to 15 digits; more digits need quotes. Raise `UsageError`,
+        which names the field; also for more than 1,000 models.
         """
         if len(table) > _MODELS_MAX:
             raise UsageError(f"{where}prices: more than {_MODELS_MAX:,} models")
@@ -194,9 +194,10 @@ _NOTHING = Rates.of(input=0, output=0)
 def find_price(
     model: str, *, declared: PriceTable, base_url: str | None, at: datetime
 ) -> Price | UnknownPrice:
-    """Return the price of PROVIDER:MODEL at that time. A declared price has priority.
+    """Return the price of PROVIDER:MODEL at that time, or that it is unknown and why.
 
-    `base_url` is where the model is asked, None if it has no address.
+    A declared price has priority. `base_url` is where the model is asked, None if it has no
+    address: then a model of this process is free, and any other is unknown.
     """
     found = declared.find(model)
     if found is not None:
@@ -230,7 +231,11 @@ _ATTEMPT = timedelta(hours=1)
 
 
 def published_price(model: str, *, base_url: str, at: datetime) -> Price | UnknownPrice:
-    """Return the price of a model at that address from genai-prices, with its built-in data."""
+    """Return the price of a model at that address from genai-prices, with its built-in data.
+
+    It is the dearer one of the prices at the time and an hour later. Return `UnknownPrice` if the
+    extra is not installed, does not have the model, or has a price that cannot be bounded.
+    """
     if importlib.util.find_spec("genai_prices") is None:
         return UnknownPrice(
             model=model, reason="no table has it; pip install 'tallystick[prices]' brings one"
@@ -318,7 +323,10 @@ class Pricing:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def terms(self, model: Model, *, usd_capped: bool) -> CallTerms:
-        """Return the terms on which a model is called."""
+        """Return the terms on which a model is called. The price is looked up for the present time.
+
+        `usd_capped` is True if a limit in dollars applies. Nothing is raised for an unknown price.
+        """
         endpoint = getattr(model, "endpoint", None)
         base_url = endpoint.base_url if isinstance(endpoint, Endpoint) else None
         found = find_price(model.name, declared=self.declared, base_url=base_url, at=self.now())
@@ -356,7 +364,11 @@ class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def priced(self, usage: ModelUsage, details: UsageDetails | None) -> int | None:
-        """Return the cost of a usage report in nano-dollars; None if no price is known."""
+        """Return the cost of a usage report in nano-dollars; None if no price is known.
+
+        A report of an unknown format counts as plain input and output. `details` is not needed
+        here.
+        """
         price = self.decision.price
         if price is None:
             return None

@@ -56,7 +56,7 @@ class TokenUsage:
             raise ValueError(reason)
 
     def _contradiction(self) -> str:
-        """Return which part is larger than its whole, or ""."""
+        """Return which part is larger than its whole; "" if none is."""
         parts = (
             ("cache_read + cache_write", self.cache_read + self.cache_write, "input", self.input),
             ("cache_write_hour", self.cache_write_hour, "cache_write", self.cache_write),
@@ -80,7 +80,11 @@ class _Unusable(Exception):
 
 
 def token_usage(raw: Mapping[str, object]) -> TokenUsage | Unreported:
-    """Read a report as it came; its field names decide which format it has."""
+    """Read a report as it came; its field names decide which format it has.
+
+    Return `Unreported` if there is none, if a count is missing or not valid, or if it contradicts
+    itself.
+    """
     try:
         if "prompt_tokens" in raw:
             usage = _openai(raw)
@@ -255,7 +259,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     request: int = 0
 
     def rates_at(self, tokens_in: int) -> Rates:
-        """Return the rates of a request with this many tokens of input."""
+        """Return the rates of a request with so many tokens of input: those of its band."""
         found = self.rates
         for band in self.bands:
             if tokens_in > band.above:
@@ -282,7 +286,10 @@ class UnknownPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost(price: Price, usage: TokenUsage) -> int:
-    """Return what a reply cost, in nano-dollars, rounded up once."""
+    """Return what a reply cost, in nano-dollars, rounded up once.
+
+    Where a report is ambiguous, it is read as the dearer of its meanings.
+    """
     rates = price.rates_at(usage.input)
     kept = usage.cache_read + usage.cache_write
     fresh = usage.input - kept
@@ -317,7 +324,10 @@ def _nano(yocto: int) -> int:
 
 
 def dearer(one: Price, other: Price) -> Price:
-    """Return a price that is at least as high as both, for every size of input."""
+    """Return a price that is at least as high as both, for every size of input.
+
+    Its source and kind are those of `one`.
+    """
     steps = sorted({band.above for price in (one, other) for band in price.bands})
     return msgspec.structs.replace(
         one,
@@ -355,7 +365,10 @@ class PriceDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_price(found: Price | UnknownPrice, *, usd_capped: bool, waived: bool) -> PriceDecision:
-    """Return the policy that applies. A waiver has no effect if there is a price."""
+    """Return the policy that applies. A waiver has no effect if there is a price.
+
+    Without a price and a waiver, the policy is `refuse` if `usd_capped`, else `unknown`.
+    """
     if isinstance(found, Price):
         return PriceDecision(policy=found.kind, price=found, why=f"Priced as {found.source}.")
     unknown = f"{_UNKNOWN} {found.model} ({found.reason})"

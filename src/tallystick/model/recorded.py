@@ -25,7 +25,10 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordedModel:
-    """Replies by position. A changed prompt is added to `drift`, and is not an error."""
+    """Replies by position. A changed prompt is added to `drift`, and is not an error.
+
+    A recorded failure is raised again. After the last reply, `ask` raises `ModelError`.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,10 @@ class RecordedModel:
         )
 
     def skip(self, calls: int) -> None:
-        """Continue after this many calls, which were answered before, maybe by another process."""
+        """Continue after this many calls, which were answered before, maybe by another process.
+
+        It never goes back.
+        """
         self._asked = max(self._asked, calls)
 
     async def close(self) -> None:

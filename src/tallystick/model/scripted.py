@@ -48,7 +48,10 @@ Script = Sequence[ScriptedReply] | Callable[[int, tuple[Message, ...]], Scripted
 
 
 class ScriptedModel:
-    """Replies by position, or by a function of position and prompt."""
+    """Replies by position, or by a function of position and prompt.
+
+    After the last reply of a list, `ask` raises `ModelError`.
+    """
 
     def __init__(self, script: Script, *, name: str = "scripted") -> None:
         self._script = script
@@ -62,7 +65,7 @@ class ScriptedModel:
 
     @classmethod
     def from_file(cls, path: Path | str) -> ScriptedModel:
-        """Read JSON lines, each the fields of a `ScriptedReply`.
+        """Read JSON lines, each the fields of a `ScriptedReply`. Empty lines are skipped.
 
         Raise `UsageError` if the file cannot be read, is longer than 64 MiB, or has another line.
         """
@@ -108,7 +111,10 @@ class ScriptedModel:
         return ModelReply(text=reply.text, usage=usage, cut=reply.cut)
 
     def skip(self, calls: int) -> None:
-        """Continue after this many calls, which were answered before, maybe by another process."""
+        """Continue after this many calls, which were answered before, maybe by another process.
+
+        It never goes back.
+        """
         self._asked = max(self._asked, calls)
 
     async def close(self) -> None:

@@ -41,7 +41,9 @@ class TokenFigure(msgspec.Struct, frozen=True, kw_only=True):
 class Tokenizer(Protocol):
     """A model's own tokenizer."""
 
-    def count(self, text: str) -> int: ...
+    def count(self, text: str) -> int:
+        """Return the tokens of a text, without what a template adds."""
+        ...
 
 
 # -- text ---------------------------------------------------------------------------------------
@@ -209,7 +211,10 @@ _IMAGE_FRAME = 8
 
 
 def image_tokens_max(size: ImageSize | None, *, dialect: Dialect, model: str) -> int:
-    """Return the most tokens that a picture of `size` pixels costs; None is an unknown size."""
+    """Return the most tokens that a picture of `size` pixels costs; None is an unknown size.
+
+    An unknown size counts as the largest picture, for the format of OpenAI as 2,000,000 tokens.
+    """
     if dialect == "anthropic":
         return _IMAGE_FRAME + _claude_tokens(size)
     if size is None:
@@ -258,10 +263,11 @@ def input_bound(
     size_of: SizeOf,
     tokenizer: Tokenizer | None = None,
 ) -> TokenFigure:
-    """Return an upper bound of the tokens of a prompt.
+    """Return an upper bound of the tokens of a prompt, with what templates add.
 
     With the model's own tokenizer the text is counted, and only what the template adds is bounded.
-    Pictures are bounded in either case, so a prompt with one is never `counted`.
+    Pictures are bounded in either case, so a prompt with one is never `counted`. `size_of` is
+    called once for each picture.
     """
     count = text_tokens_max if tokenizer is None else tokenizer.count
     pictures = [image for message in messages for image in message.images]
@@ -327,7 +333,10 @@ class FileTokenizer:
         return cls(engine)
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, without the special tokens around it."""
+        """Return the tokens of a text, without the special tokens around it.
+
+        It is never cut or padded.
+        """
         whole = text.encode("utf-8", "replace").decode("utf-8")
         return len(self._engine.encode(whole, add_special_tokens=False).ids)
 

@@ -1,1 +1,1 @@
-"""How one run is driven: given its context, paid for, recorded, called from programs, resumed."""
+"""Drive runs: start, pay for, record, resume, fork and replay them, and serve their programs."""

@@ -64,11 +64,18 @@ class Backend(Protocol):
         ...
 
     async def prove(self) -> None:
-        """Raise `SandboxError` if programs cannot run here. Report layers that are left out."""
+        """Raise `SandboxError` if programs cannot run here. Report layers that are left out.
+
+        Called once before the first run in this backend, or not at all if it is repeatable.
+        """
         ...
 
     async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
-        """Open the programs of a run, new or recorded, as they are before the next of them."""
+        """Open the programs of a run, new or recorded, as they were when the run began.
+
+        `Programs.restore` loads a later state. The caller closes the result. Raise `BackendError`
+        if the state of the run's session cannot be read or loaded.
+        """
         ...
 
     async def close(self) -> None:

@@ -212,8 +212,9 @@ class HostTable:
     def serve(self, call: HostCall, handed: object = None) -> bytes | Awaitable[bytes]:
         """Answer one call with an encoded reply, or with an awaitable of one.
 
-        Mistakes of the program, and failures of a function, are error replies. Raise only errors of
-        the record itself (`_NOT_THE_PROGRAMS`). `handed` is passed as the first argument to
+        Mistakes of the program, and failures of a function, are error replies. So is a request with
+        over 50,000 lists and dictionaries. Raise only errors of the record itself
+        (`_NOT_THE_PROGRAMS`), also from the awaitable. `handed` is passed as the first argument to
         functions that ask for it.
         """
         # A container takes two bytes, but costs the decoder far more, and it holds the interpreter
@@ -288,7 +289,10 @@ def _plain(value: object) -> object:
 
 
 def check_host_name(name: str) -> None:
-    """Raise `InvalidName` unless a program can call a function as `name` or `group.name`."""
+    """Raise `InvalidName` unless a program can call a function as `name` or `group.name`.
+
+    The group `text` is taken.
+    """
     if not isinstance(name, str):
         raise InvalidName(what="host name", given=repr(name), why="a Python identifier is needed")
     _check_name(name, name.split("."))
@@ -343,7 +347,10 @@ class RecordedHost:
         return self._then.names
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Answer a call. Raise `ReplayDiverged` if its request or its fuel is not as recorded."""
+        """Answer a call. Raise `ReplayDiverged` if its request or its fuel is not as recorded.
+
+        After the last recorded answer, return or raise what the host `then` does.
+        """
         if call.index >= len(self._answers):
             return self._then.serve(call)
         answer = self._answers[call.index]
@@ -438,7 +445,10 @@ def encoded_reply(value: object) -> bytes:
 
 
 def json_reply(value: object) -> bytes:
-    """Encode a JSON value as a reply."""
+    """Encode a JSON value as a reply.
+
+    Raise `TypeError`, `ValueError`, `RecursionError` or an error of msgspec for any other value.
+    """
     return b"0" + _encode(value)
 
 

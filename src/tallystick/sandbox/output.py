@@ -33,8 +33,8 @@ class OutputStream:
 
     At most `inline_max` bytes are kept inline; `place` names the file for a longer stream. With
     `whole`, the stream is kept there and not in a file: a program that is run again needs no disk.
-    `lost` is why the file could not be kept when the program first ran. Without `keep`, bytes are
-    only counted.
+    `lost` is why the file could not be kept when the program first ran; then none is written.
+    Without `keep`, bytes are only counted. `place` is called once, when the limit is passed.
     """
 
     def __init__(
@@ -70,7 +70,10 @@ class OutputStream:
 
     @property
     def whole(self) -> bytes | None:
-        """The whole stream, if it is kept in memory and is longer than the inline limit."""
+        """The whole stream, if it is kept in memory and is longer than the inline limit.
+
+        None otherwise, and if the first run of the program could not keep it.
+        """
         return bytes(self._whole or b"") if self._in_memory else None
 
     @property
@@ -180,7 +183,10 @@ class ProgramOutput:
         return self.stdout.bytes_total + self.stderr.bytes_total
 
     def discard(self) -> None:
-        """Close both streams and remove their files, because no result will refer to them."""
+        """Close both streams and remove their files, because no result will refer to them.
+
+        A file that cannot be removed stays, with a `CleanUpWarning`.
+        """
         for stream in (self.stdout, self.stderr):
             stream.close()
             if stream.path is not None:

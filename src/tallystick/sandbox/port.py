@@ -331,7 +331,7 @@ class Keeper(Protocol):
         ...
 
     def read_snapshot(self, ref: AttachmentRef, /) -> AbstractContextManager[Iterable[bytes], None]:
-        """Open a stored interpreter, to be read piece by piece."""
+        """Open a stored interpreter, to be read piece by piece. The context closes it."""
         ...
 
 
@@ -367,7 +367,11 @@ class Programs(Protocol):
         host: Host,
         attempted: Callable[[NetworkAttempted], None],
     ) -> ExecutionResult:
-        """Run a program. Call `attempted` for each connection it tries, before it is allowed."""
+        """Run a program. Call `attempted` for each connection it tries, before it is allowed.
+
+        The program's own failure is a result. Raise `SandboxError` if the sandbox itself fails, and
+        what `host` or `attempted` raises.
+        """
         ...
 
     async def keep(
@@ -381,7 +385,10 @@ class Programs(Protocol):
         ...
 
     async def image(self) -> SessionImage | None:
-        """Return the state that the next run of a session starts from; None if unchanged."""
+        """Return the state that the next run of a session starts from; None if unchanged.
+
+        Call it after the last program: it may run code of its own.
+        """
         ...
 
     async def close(self) -> None:
@@ -463,8 +470,9 @@ def read_report(result: bytes | None, *, bytes_max: int | None = None) -> Progra
     """Read the report of the interpreter; return None if the bytes are no such report.
 
     A program can forge it, so its texts are cut to the length that the interpreter itself would
-    send. With `bytes_max`, the rest of the output limit, they are cut to that as well; an error
-    always keeps its first kilobyte. The answer is not cut.
+    send: about 256 KiB of a value, and 64 KiB of an error. With `bytes_max`, the rest of the output
+    limit, they are cut to that as well; an error always keeps its first kilobyte. The answer is not
+    cut.
     """
     try:
         said = _read(result or b"")
@@ -504,6 +512,7 @@ _ERROR_BYTES_LEAST, _ERROR_BYTES_MAX = 1_024, 4 * 16_384 + 100
 def metadata_of(said: ProgramReport | None, *, finished: bool) -> dict[str, object]:
     """Return the metadata of a result from the interpreter's report; empty without a report.
 
+    Lists have at most 100 names of 200 characters, the assigned variable 4,000 characters of each.
     The assigned variable and the answer count only if the program reached its own end, `finished`.
     """
     metadata: dict[str, object] = {}

@@ -55,7 +55,10 @@ class CancellationTokens:
         self._by_token: dict[str, Callable[[], None]] = {}
 
     def cancel(self, cancellation_token: str) -> bool:
-        """Cancel the program with this token in its context. Return False if there is none."""
+        """Cancel the running program with this token. Return False if there is none.
+
+        This does not wait for the end of the program.
+        """
         cancel = self._by_token.get(cancellation_token)
         if cancel is not None:
             cancel()
@@ -101,6 +104,7 @@ class SlotRequest:
         self.granted = False
 
     def wake(self) -> None:
+        """End the wait. Without `granted`, the waiter gets no slot."""
         self._woken.set()
 
     def wait(self, seconds: float) -> None:
@@ -148,7 +152,7 @@ class Slots:
             return request.granted
 
     def release(self) -> None:
-        """Release a slot. The program that has waited longest gets it."""
+        """Release a slot. The program that has waited longest gets it; else it is free."""
         with self._guard:
             if self._queue:
                 request = self._queue.popleft()
@@ -203,7 +207,7 @@ class Work(Generic[Result]):
             await self._left
 
     def deliver(self, result: object, error: BaseException | None) -> None:
-        """Set the outcome, unless it was cancelled, and wake `ended`. To be called on the loop."""
+        """Set the outcome, unless it was cancelled; end `wait_until_over`. Call it on the loop."""
         self.over = True
         if self._left is not None and not self._left.done():
             self._left.set_result(None)

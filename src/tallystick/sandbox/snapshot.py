@@ -115,7 +115,10 @@ class SnapshotStore(Protocol):
 
 
 def check_snapshot_name(name: str) -> str:
-    """Return `name`, or raise `InvalidName` if it would be unsafe in a path or a listing."""
+    """Return `name`, or raise `InvalidName` if it would be unsafe in a path or a listing.
+
+    That is an empty one, one of over 256 characters, or one with `/`, a backslash, `..` or a NUL.
+    """
     why = None
     if not name:
         why = "it is empty"
@@ -167,7 +170,8 @@ _decode = msgspec.json.Decoder(_Header).decode
 def packed(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
     """Encode a snapshot, in pieces.
 
-    Raise `StoreError`, before the first piece, if `unpacked` could not read the result.
+    Raise `StoreError`, before the first piece, if `unpacked` could not read the result: its pages
+    do not fit its places, or its header takes over 16 MiB.
     """
     header = _Header(
         snapshot=snapshot,

@@ -133,12 +133,19 @@ class HostText:
 
     @classmethod
     def of(cls, text: str) -> HostText:
-        """Return a text on the host with the content of a `str`."""
+        """Return a text on the host with the content of a `str`.
+
+        Raise `UnicodeEncodeError` for half of a surrogate pair.
+        """
         return cls(text.encode("utf-8"))
 
     @classmethod
     def open(cls, path: Path) -> HostText:
-        """Map a file into memory. Its bytes are read when they are first used."""
+        """Map a file into memory. Its bytes are read when they are first used.
+
+        Raise `OSError` if it cannot be opened. If the file is truncated later, a read beyond its
+        end kills this process.
+        """
         descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC)
         try:
             if os.fstat(descriptor).st_size == 0:
@@ -208,8 +215,10 @@ class HostText:
     def grep(self, pattern: str | Pattern, limit: int) -> list[tuple[int, str]]:
         """Return (number, line) of up to `limit` lines with a match; numbers start at 1.
 
-        At most 10,000 lines are returned, each with at most 4,096 bytes of its text. Raise
-        `UsageError` as `search` does.
+        At most 10,000 lines are returned, each with at most 4,096 bytes of its text. Of a line that
+        begins over 64 KiB before the match, the text begins 64 KiB before the match, except in the
+        first line. A line with matches over 64 KiB apart is returned again. Raise `UsageError` as
+        `search` does.
         """
         limit = min(_whole(limit), _MATCHES_MAX)
         found: list[tuple[int, str]] = []
@@ -219,17 +228,27 @@ class HostText:
         for low, _ in self._matches(compile_pattern(pattern), 0):
             if low <= line_end:
                 continue
+            number += self._breaks(counted, low)
+            counted = low
             start = self._data.rfind(b"\n", max(0, low - _LINE_BYTES_MAX), low) + 1
+            if not start and number > 1:
+                # The line begins further back. To look for that from each of its matches would
+                # take time in the square of its length.
+                start = self._first_character(low - _LINE_BYTES_MAX, low)
             line_end = self._data.find(b"\n", low, min(self._size, low + _LINE_BYTES_MAX))
             if line_end < 0:
                 line_end = min(self._size, low + _LINE_BYTES_MAX)
-            number += self._breaks(counted, low)
-            counted = low
             shown = bytes(self._data[start : min(line_end, start + _MATCH_TEXT_BYTES_MAX)])
             found.append((number, shown.decode("utf-8", "replace").removesuffix("\r")))
             if len(found) == limit:
                 break
         return found
+
+    def _first_character(self, start: int, stop: int) -> int:
+        """Return the offset of the first character that begins at or after `start`, or `stop`."""
+        while start < stop and self._data[start] & 0xC0 == 0x80:
+            start += 1
+        return start
 
     def _breaks(self, start: int, stop: int) -> int:
         return self._count_bytes(b"\n", start, stop)
@@ -269,7 +288,7 @@ class HostText:
     def search_bytes(
         self, pattern: str | Pattern, start: int, limit: int
     ) -> list[tuple[int, int, str]]:
-        """Find a pattern as `search` does, with byte offsets as positions."""
+        """Find a pattern as `search` does, with byte offsets as positions, also for `start`."""
         limit = min(_whole(limit), _MATCHES_MAX)
         found = []
         if limit:

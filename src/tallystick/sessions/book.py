@@ -70,7 +70,10 @@ from tallystick.storage.clock import new_id, now_ms
 
 
 class SessionKept:
-    """The part of the book about interpreters, snapshots and runs."""
+    """The part of the book about interpreters, snapshots and runs.
+
+    A method raises `SessionNotFound` for a session that does not exist, unless it says otherwise.
+    """
 
     def __init__(self, store: BookStore, clock: Callable[[], int]) -> None:
         self._store = store
@@ -81,8 +84,9 @@ class SessionKept:
     def record_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Keep the session's present interpreter under a name, and return the snapshot.
 
-        Raise `SnapshotExists` if the name is used, `MaxSnapshotsReached` if there are too many, and
-        an error for a name or a session that cannot be used (see `require_usable`).
+        What a run has prepared is not part of it. Raise `InvalidName` for a name that is not
+        allowed, `SnapshotExists` if it is used, and `MaxSnapshotsReached` if there are too many.
+        Raise an error for a session that cannot be used (see `require_usable`).
         """
         check_snapshot_name(name)
         with self._store.writing() as rows:
@@ -105,6 +109,7 @@ class SessionKept:
     def restore_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Replace a session's interpreter by a snapshot, by name or `name:id`. Return the snapshot.
 
+        What a run has prepared is dropped, and a run that began before leaves nothing any more.
         Raise `SnapshotNotFound`, or an error for a session that cannot be used.
         """
         with self._store.writing() as rows:
@@ -119,7 +124,10 @@ class SessionKept:
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
-        """Return the snapshots of a session, also of one that has expired."""
+        """Return the snapshots of a session in the order they were taken.
+
+        The session may have expired.
+        """
         with self._store.reading() as rows:
             row_of(rows, session)
             return rows.snapshots(session)
@@ -131,7 +139,10 @@ class SessionKept:
             return snapshot_named(rows, session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Delete a snapshot, also of a session that has expired, and return it."""
+        """Delete a snapshot by its name or `name:id`, and return it. The session may have expired.
+
+        Its attachments are not released here. Raise `SnapshotNotFound` if there is none.
+        """
         with self._store.writing() as rows:
             info = self._info(rows, session)
             found = snapshot_named(rows, session, name)
@@ -143,8 +154,8 @@ class SessionKept:
     def forget_images(self, session: str, ids: Collection[str], runs: Collection[str] = ()) -> int:
         """Drop these images from a session, and those that these runs left.
 
-        Return how many were dropped, of its snapshots and its interpreter. A dropped interpreter is
-        replaced by a fresh one.
+        Return how many were dropped, of its snapshots and its interpreter; one that a run has
+        prepared is not counted. A dropped interpreter is replaced by a fresh one.
         """
         with self._store.writing() as rows:
             info = self._info(rows, session)
@@ -171,7 +182,8 @@ class SessionKept:
     def begin_run(self, session: str, run: str) -> SessionInfo:
         """Note that a run begins or is resumed, and set the session to executing.
 
-        Return the session as it was before. Raise an error for a session that cannot be used.
+        Return the session as it was before. A resumed run keeps the number of the interpreter that
+        it began with. Raise an error for a session that cannot be used.
         """
         with self._store.writing() as rows:
             info = self._require_usable(rows, session)
@@ -195,7 +207,8 @@ class SessionKept:
         """Note what a run has spent, and set the session to ready if it was executing.
 
         `ended` is False if its spending may still grow. `lost` notes that the session does not keep
-        what its programs left. Raise `SessionNotFound` if the session was removed.
+        what its programs left, and that the run has ended. A run that the session does not list is
+        not added. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
@@ -209,7 +222,10 @@ class SessionKept:
             _set_ready(rows, row)
 
     def forget_run(self, session: str, run: str) -> None:
-        """Delete a run that was refused before it was recorded, as if it had not begun."""
+        """Delete a run that was refused before it was recorded, as if it had not begun.
+
+        A session that is executing becomes ready. Nothing is raised if the session was removed.
+        """
         with self._store.writing() as rows:
             rows.delete_run(session, run)
             _set_ready(rows, rows.session(session))
@@ -217,8 +233,8 @@ class SessionKept:
     def prepare(self, session: str, left: Left) -> None:
         """Note the interpreter that a run is about to leave, on the disk before the run's end is.
 
-        `leave` makes it the session's, `drop_prepared` drops it. Raise `SessionNotFound` if the
-        session was removed.
+        It replaces one that was prepared before. `leave` makes it the session's, `drop_prepared`
+        drops it. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             info = self._info(rows, session)
@@ -233,7 +249,8 @@ class SessionKept:
         """Make the interpreter that a run left the session's. Return False if that is not allowed.
 
         It is not allowed if another run, or a restore, has replaced the interpreter that the run
-        began with. Raise `SessionNotFound` if the session was removed.
+        began with. Nor is it if the session does not list the run. What was prepared is dropped in
+        either case. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
@@ -247,7 +264,10 @@ class SessionKept:
             return True
 
     def start_from(self, session: str, left: Left) -> None:
-        """Give a new session the interpreter that its first run begins with."""
+        """Give a new session the interpreter that its first run begins with.
+
+        Raise an error for a session that cannot be used.
+        """
         with self._store.writing() as rows:
             info = self._require_usable(rows, session)
             rows.put(session, left=(left), generation=info.generation + 1)
@@ -259,13 +279,19 @@ class SessionKept:
             return [run_of_row(each) for each in rows.runs(session)]
 
     def needed_attachments(self, session: str) -> frozenset[str]:
-        """Return the ids of the attachments that a session needs; none if it does not exist."""
+        """Return the ids of the attachments that a session needs; none if it does not exist.
+
+        These are those of its interpreter, of a prepared one, and of its snapshots.
+        """
         return frozenset(ref.id for each in self._lefts(session) for ref in each.attachments)
 
     def images_of(
         self, session: str, ids: Collection[str], runs: Collection[str] = ()
     ) -> frozenset[str]:
-        """Return the attachments of a session's images that are in `ids` or were left by `runs`."""
+        """Return the attachments of a session's images that are in `ids` or were left by `runs`.
+
+        With an image come its values. The result is empty if the session does not exist.
+        """
         lefts = [each for each in self._lefts(session) if _is_of(each, ids, runs)]
         return frozenset(ref.id for each in lefts for ref in each.attachments)
 
@@ -307,7 +333,10 @@ _NEW = Left()
 class SessionBook:
     """The sessions of one store. `clock` gives milliseconds since 1970.
 
-    `kept` is the part about interpreters, snapshots and runs.
+    `kept` is the part about interpreters, snapshots and runs. A method that takes a session raises
+    `SessionNotFound` if there is none, unless it says otherwise. A method that changes one raises
+    the errors of `require_usable` too, except `update_state`, `reopen`, `remove` and
+    `decrease_depth`.
     """
 
     def __init__(self, store: BookStore, *, clock: Callable[[], int] = now_ms) -> None:
@@ -332,7 +361,7 @@ class SessionBook:
         """Lock a session while inside, even if it is removed meanwhile.
 
         Raise `SessionBusy` if another client still has it after `wait_seconds`, and
-        `SessionNotFound` if this is no id.
+        `SessionNotFound` if this is no id. That the session exists is not checked.
         """
         # The id becomes part of a file name, so it must be nothing but an id.
         if not is_ulid(session):
@@ -349,7 +378,7 @@ class SessionBook:
             lock.release()
 
     def is_held(self, session: str) -> bool:
-        """Return True if a living client works in a session."""
+        """Return True if a living client works in a session; False for what is no id."""
         return is_ulid(session) and self._store.is_locked(session)
 
     # -- sessions ------------------------------------------------------------------------------
@@ -388,7 +417,7 @@ class SessionBook:
         """Return the session of a name; a new one without an end if there is none yet.
 
         `session` and `left` are the id and the interpreter of a new one. `seed` and `clock_ns` are
-        the settings of its first interpreter.
+        the settings of its first interpreter. If the session is there, all four are ignored.
         """
         with self._store.writing() as rows:
             if (found := rows.find_named(name)) is not None:
@@ -434,7 +463,7 @@ class SessionBook:
             return [info_of(rows, row, now=self._clock()) for row in rows.sessions()]
 
     def stats(self) -> SessionStats:
-        """Return counts of the sessions."""
+        """Return counts of the sessions. One that has expired or was terminated is not active."""
         with self._store.reading() as rows:
             created = rows.created_count()
         live = self.list()
@@ -463,8 +492,9 @@ class SessionBook:
     def update_state(self, session: str, state: SessionState) -> SessionInfo:
         """Set the state of a session, and return it. A terminated one stays terminated.
 
-        Raise `InvalidSessionState` for a change that is not possible, and for "expired", which only
-        time brings about.
+        Raise `InvalidSessionState` if it is terminated or expired and would become anything but
+        terminated. Raise it also for "expired", which only time brings about. Terminating forgets
+        the live instance.
         """
         if state == "expired":
             raise InvalidSessionState(
@@ -486,8 +516,9 @@ class SessionBook:
     def extend(self, session: str) -> SessionInfo:
         """Add half an hour to the end of a session, and return it.
 
-        Raise `MaxExtensionsReached` after three times, `InvalidSessionState` for a session without
-        an end, and an error for a session that cannot be used.
+        Raise `MaxExtensionsReached` after three times, which is checked first. Raise
+        `InvalidSessionState` for a session without an end, and an error for a session that cannot
+        be used.
         """
         with self._store.writing() as rows:
             before = self._info(rows, session)
@@ -506,7 +537,8 @@ class SessionBook:
     def reopen(self, session: str) -> SessionInfo:
         """Give an expired session a new period. One that can be used stays as it is.
 
-        Raise `InvalidSessionState` if it was terminated.
+        The period is half an hour from now, and may be extended three times again. Raise
+        `InvalidSessionState` if it was terminated.
         """
         with self._store.writing() as rows:
             before = self._info(rows, session)
@@ -524,7 +556,10 @@ class SessionBook:
             return self._info(rows, session)
 
     def remove(self, session: str) -> SessionInfo:
-        """Delete a session from the book, and return it as it was."""
+        """Delete a session from the book, and return it as it was.
+
+        Its attachments are not released here.
+        """
         with self._store.writing() as rows:
             before = self._info(rows, session)
             rows.remove(session)
@@ -533,7 +568,8 @@ class SessionBook:
     def cleanup_expired(self) -> Sequence[SessionInfo]:
         """Mark sessions as expired whose time is over, and forget their live instances.
 
-        Return them as they were, so that the caller can end the instances. What they keep stays.
+        Return those marked now as they were, so that the caller can end the instances. What they
+        keep stays. A terminated session stays terminated.
         """
         now = self._clock()
         with self._store.writing() as rows:
@@ -558,7 +594,8 @@ class SessionBook:
     ) -> SessionInfo:
         """Set what the runs of a session may spend together from now on; None for no limit.
 
-        Raise `InvalidLimit` for a budget that is no whole number of at least 0.
+        What they have spent already counts. Raise `InvalidLimit` for a budget that is no whole
+        number of at least 0.
         """
         _check_budgets(token_budget, time_budget_ms)
         with self._store.writing() as rows:
@@ -579,7 +616,7 @@ class SessionBook:
             return depth + 1
 
     def decrease_depth(self, session: str) -> int:
-        """Take away one level of recursion, if there is one, and return the depth."""
+        """Take away one level of recursion, if there is one, and return the depth: at least 0."""
         with self._store.writing() as rows:
             depth = max(0, self._info(rows, session).recursion_depth - 1)
             rows.put(session, recursion_depth=depth)
@@ -588,11 +625,17 @@ class SessionBook:
     # -- context variables ---------------------------------------------------------------------
 
     def variables(self, session: str) -> Mapping[str, str]:
-        """Return the context variables of a session."""
+        """Return the context variables of a session in the order of their names.
+
+        Raise an error for a session that cannot be used.
+        """
         return self.validate(session).context_variables
 
     def variable(self, session: str, key: str) -> str | None:
-        """Return one context variable; None if it is not set."""
+        """Return one context variable; None if it is not set.
+
+        Raise an error for a session that cannot be used.
+        """
         return self.variables(session).get(key)
 
     def set_variable(self, session: str, key: str, value: str) -> None:
@@ -603,10 +646,10 @@ class SessionBook:
         self.set_variables(session, {key: value})
 
     def set_variables(self, session: str, variables: Mapping[str, str]) -> None:
-        """Set context variables, all of them or none.
+        """Set context variables, all of them or none. Others stay.
 
-        Raise `ContextVariableRefused` for a name or value that is not allowed, and if there would
-        be too many or too large ones.
+        Raise `ContextVariableRefused` for a name or value that is not allowed. Raise it also if
+        there would be more than 100, or more than 65,536 bytes of names and values.
         """
         for key, value in variables.items():
             _check_variable(key, value)
@@ -638,7 +681,7 @@ class SessionBook:
             return len(gone)
 
     def damage(self) -> Sequence[str]:
-        """Return the faults of the storage itself, not of its content."""
+        """Return the faults of the storage itself, not of its content; none in memory."""
         return self._store.damage()
 
     def scrub(self) -> bool:

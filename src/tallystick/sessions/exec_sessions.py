@@ -55,7 +55,10 @@ class HeldSession:
         self.name = name
 
     async def reopen(self, sandbox: WasmSandbox) -> WasmSession:
-        """Open the interpreter as the last process left it. Raise `StoreError` if that fails."""
+        """Open the interpreter as the last process left it, or a fresh one if none did.
+
+        Raise `StoreError` if its image cannot be read.
+        """
         id = self.name.session
         session = await sandbox.open(
             session_id=id, seed=self.name.seed, clock_ns=self.name.clock_ns
@@ -70,7 +73,10 @@ class HeldSession:
         return session
 
     async def keep(self, session: WasmSession) -> None:
-        """Store the interpreter for the next process. A session that was removed stays removed."""
+        """Store the interpreter for the next process, and release the one before.
+
+        A session that was removed stays removed.
+        """
         with contextlib.suppress(SessionNotFound):
             self._sessions.put_interpreter(self.name.session, await session.image())
 
@@ -81,9 +87,11 @@ def hold_session(
 ) -> Iterator[HeldSession]:
     """Lock the session of a name, which is created if there is none.
 
-    `folder` is where earlier versions kept the files of such sessions. Raise `SessionBusy` while
-    another process works in it, `InvalidName` for a name that is not allowed, and `UsageError` for
-    another seed than the one it was created with.
+    `folder` is where earlier versions kept the files of such sessions. A `seed` of None fits any
+    session, and is 0 for a new one. Raise `SessionBusy` while another process works in it, and
+    `InvalidName` for a name that is not allowed. Raise `UsageError` for another seed than the one
+    it was created with, and `StoreError` if such a file cannot be migrated. The errors of
+    `Sessions.working` and `Sessions.check_kept` are raised too.
     """
     if not _NAME.fullmatch(name):
         raise InvalidName(
@@ -148,8 +156,8 @@ def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOri
 def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> SessionName | None:
     """Return the session of a name, after migrating its file if there is one; None for neither.
 
-    Raise `SessionBusy` if a process of an earlier version works in it, and `StoreError` if its lock
-    cannot be taken.
+    Raise `SessionBusy` if a process of an earlier version works in it. Raise `StoreError` if its
+    lock cannot be taken, or its file cannot be read or removed.
     """
     path = folder / f"{name}.json"
     if not path.exists():
@@ -168,6 +176,7 @@ def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> Sessio
             old = _read(path)
             found = None if old is None else _migrate(sessions, old)
         elif not _is_remainder_of(found, path):
+            # An earlier version made another session of this name since: its file stays.
             return found
         if found is not None:
             _remove_old_files(sessions, found, path)
@@ -177,6 +186,7 @@ def _migrate_if_needed(sessions: Sessions, name: str, *, folder: Path) -> Sessio
         with contextlib.suppress(OSError):
             lock.release(remove=brought)
         if brought:
+            # Fails as long as the folder has the files of other sessions.
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

@@ -167,11 +167,14 @@ class SessionFile:
             raise StoreError(f"{path}: {error.strerror or error}") from error
 
     def scrub(self) -> bool:
-        """Write the file again and empty its log. Return False if that has to be done later."""
+        """Write the file again and empty its log. Return False if that has to be done later.
+
+        That is so while another process reads or writes it, or the disk is full.
+        """
         return self._file.rewrite(later_if=(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL))
 
     def damage(self) -> Sequence[str]:
-        """Return the faults that SQLite finds in the file, its tables and its indexes."""
+        """Return the first 20 faults that SQLite finds in the file, its tables and its indexes."""
         with self._file.reading() as db:
             return integrity_faults(db)
 

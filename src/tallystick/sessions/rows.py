@@ -196,10 +196,16 @@ class BookRows(Protocol):
         """Return the ids of all sessions in order."""
 
     def add(self, row: SessionRow) -> None:
-        """Insert a session, and count it among those ever created."""
+        """Insert a session, and count it among those ever created.
+
+        There must be none with this id.
+        """
 
     def put(self, session: str, **fields: object) -> None:
-        """Change fields of a session, by their names in `SessionRow`."""
+        """Change fields of a session, by their names in `SessionRow`.
+
+        Without such a session, do nothing.
+        """
 
     def remove(self, session: str) -> None:
         """Delete a session with its name, variables, snapshots and runs."""
@@ -272,10 +278,13 @@ class BookStore(Protocol):
         """True if the book exists. It is created when it is first used."""
 
     def reading(self) -> contextlib.AbstractContextManager[BookRows]:
-        """Read one committed state. A reading inside another one sees the same state."""
+        """Read one committed state. A reading inside another one sees the same state.
+
+        A store in memory also shows what a writing around it has changed so far.
+        """
 
     def writing(self) -> contextlib.AbstractContextManager[BookRows]:
-        """Run one transaction: all of it, as durable as the store is, or nothing."""
+        """Run one transaction: all of it, as durable as the store is, or nothing after an error."""
 
     def lock(self, session: str) -> SessionLock:
         """Return the lock of a session. The id must be fit for a file name."""
@@ -307,7 +316,7 @@ def row_of(rows: BookRows, session: str) -> SessionRow:
 
 
 def info_of(rows: BookRows, row: SessionRow, *, now: int) -> SessionInfo:
-    """Return a session as it is at `now`: expired if its time is over."""
+    """Return a session as it is at `now`: expired if its time is over. Nothing is written."""
     tokens, wall_ms = rows.total_spent(row.id)
     # A session can still be used at exactly its end.
     over = row.state != "terminated" and now > row.expires_at

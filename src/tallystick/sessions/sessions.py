@@ -40,7 +40,8 @@ from tallystick.sessions.snapshots import SessionImages
 def differs_from_here(origin: ImageOrigin | None) -> Literal["guest", "engine"] | None:
     """Return which part of this installation cannot load an image; None if nothing prevents it.
 
-    None also if the origin of the image is unknown, or if the guest is not installed here.
+    The guest is compared first. None also if the origin of the image is unknown, or if the guest is
+    not installed here.
     """
     try:
         here = load_image().sha256
@@ -80,14 +81,17 @@ class EarlierRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
-    """Return runs by their ids, as far as the ledger still has them."""
+    """Return runs by their ids in their order, as far as the ledger still has them.
+
+    One that is gone or cannot be read has only its id.
+    """
     return [_earlier_run(ledger, run) for run in runs]
 
 
 def summary_of(earlier: Sequence[EarlierRun]) -> str:
     """Return the summary of earlier runs for a model: the last five answered ones, one per line.
 
-    The result is empty if there is none.
+    A goal is cut at 200 characters, an answer at 400. The result is empty if there is none.
     """
     answered = [each for each in earlier if each.goal is not None and each.stop == "answered"]
     if not answered:
@@ -172,7 +176,11 @@ def book_path(ledger: Path) -> Path:
 
 
 class Sessions:
-    """The operations on sessions. Each call is complete when it returns."""
+    """The operations on sessions. Each call is complete when it returns.
+
+    A method that takes a session raises `SessionNotFound` if there is none, and the errors of the
+    stores.
+    """
 
     def __init__(
         self, ledger: Ledger, attachments: CollectableAttachments, book: SessionBook
@@ -193,8 +201,8 @@ class Sessions:
     ) -> SessionInfo:
         """Create a session that is ready, with a fresh interpreter. It expires in half an hour.
 
-        Raise `InvalidLimit` or `ContextVariableRefused` for arguments that are not allowed; then no
-        session is left.
+        Sessions whose time is over are marked as expired. Raise `InvalidLimit` or
+        `ContextVariableRefused` for arguments that are not allowed; then no session is left.
         """
         self.book.cleanup_expired()
         made = self.book.create(
@@ -211,6 +219,7 @@ class Sessions:
     def find(self, named: str) -> str:
         """Return the id of a session from its id, the beginning of it, its name, or `last`.
 
+        Ids are found in either case. An id comes before a name, and a name before a beginning.
         `last` is the newest session without a name. Raise `SessionNotFound` if nothing matches, and
         `UsageError` if the beginning of an id matches several.
         """
@@ -231,7 +240,11 @@ class Sessions:
         return found[0]
 
     def get(self, session: str) -> SessionInfo:
-        """Return a session as it is now: executing only while a living client works in it."""
+        """Return a session as it is now: executing only while a living client works in it.
+
+        Its interpreter is the one that a dead client's run left, if the ledger has the end of that
+        run.
+        """
         return self._with_real_state(self.book.get(session))
 
     def list(self) -> Sequence[SessionInfo]:
@@ -239,7 +252,10 @@ class Sessions:
         return [self._with_real_state(each) for each in self.book.list()]
 
     def resume(self, session: str) -> SessionInfo:
-        """Reopen a session that has expired, with all that it keeps."""
+        """Reopen a session that has expired, with all that it keeps.
+
+        One that can be used stays as it is. Raise `InvalidSessionState` if it was terminated.
+        """
         return self._with_real_state(self.book.reopen(session))
 
     def remove(self, session: str) -> SessionInfo:
@@ -279,7 +295,10 @@ class Sessions:
         ]
 
     def history(self, session: str) -> Sequence[EarlierRun]:
-        """Return the goals and answers of a session's runs, as far as the ledger has them."""
+        """Return the goals and answers of a session's runs, in the order they were begun.
+
+        What the ledger does not have any more is None.
+        """
         runs = self.runs(session)
         found = earlier_runs(self.ledger, [each.run for each in runs])
         return [
@@ -290,7 +309,10 @@ class Sessions:
     # -- interpreters of other guests, and their values -----------------------------------------
 
     def origin(self, session: str, left: Left, *, backend: str) -> ImageOrigin | None:
-        """Return who made an interpreter; None for a fresh, native or unreadable one."""
+        """Return who made an interpreter; None for a fresh or unreadable one.
+
+        None also for an interpreter of another backend than WASM.
+        """
         if left.image is None or backend != "wasm":
             return None
         return self.images.origin(session, left.image)
@@ -305,14 +327,22 @@ class Sessions:
         return read_values(self.images.read(session, left.values))
 
     def start_from(self, session: str, image: Image, *, names: str, values: bytes | None) -> None:
-        """Give a new session the interpreter that its first run begins with."""
+        """Give a new session the interpreter that its first run begins with.
+
+        `values` are its variables as JSON, None if they are unknown. Raise `SessionBusy` if a
+        client works in it, and an error for a session that cannot be used.
+        """
         with self.working(session):
             self.put_interpreter(session, image, names=names, values=values)
 
     def put_interpreter(
         self, session: str, image: Image, *, names: str = "", values: bytes | None = None
     ) -> None:
-        """Make an image the interpreter of a session. The caller must have locked the session."""
+        """Make an image the interpreter of a session, and release the one before.
+
+        The caller must have locked the session. Raise an error for one that cannot be used; then
+        the image is released.
+        """
         ref = self.images.keep(session, run=session, image=image)
         kept = None if values is None else self.images.keep_values(session, values)
         try:
@@ -324,13 +354,21 @@ class Sessions:
     # -- snapshots -----------------------------------------------------------------------------
 
     def snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Keep the interpreter under a name, as the last run left it."""
+        """Keep the interpreter under a name, as the last run left it.
+
+        Raise `SessionBusy` if a client works in the session, `SessionNotKept` as `check_kept` does,
+        and the errors of `SessionKept.record_snapshot`.
+        """
         with self.working(session):
             self.check_kept(session)
             return self.book.kept.record_snapshot(session, name)
 
     def restore(self, session: str, name: str) -> KeptSnapshot:
-        """Replace the interpreter by a snapshot, by its name or `name:id`."""
+        """Replace the interpreter by a snapshot, by its name or `name:id`. Return the snapshot.
+
+        Raise `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none,
+        and an error for a session that cannot be used.
+        """
         with self.working(session):
             self.finish(session)
             found = self.book.kept.restore_snapshot(session, name)
@@ -346,7 +384,11 @@ class Sessions:
         return self.book.kept.named_snapshot(session, name)
 
     def delete_snapshot(self, session: str, name: str) -> KeptSnapshot:
-        """Delete a snapshot, and return it."""
+        """Delete a snapshot by its name or `name:id`, release its image, and return it.
+
+        Raise `SessionBusy` if a client works in the session, and `SnapshotNotFound` if there is
+        none.
+        """
         with self._lock(session):
             found = self.book.kept.delete_snapshot(session, name)
             self.free(session)
@@ -375,7 +417,10 @@ class Sessions:
     # -- inside --------------------------------------------------------------------------------
 
     def is_unfinished(self, session: str) -> bool:
-        """Return True if a process has work to finish in this session, dead or alive."""
+        """Return True if a process has work to finish in this session, dead or alive.
+
+        That is so if an interpreter is prepared, or a run is not noted as ended.
+        """
         left = self.book.get(session).left
         return left.prepared is not None or any(
             not each.ended for each in self.book.kept.runs(session)
@@ -385,7 +430,8 @@ class Sessions:
         """Finish the work of a process that died. The caller must have locked the session.
 
         An interpreter that a run had prepared becomes the session's if the ledger has the end of
-        the run. What its process had spent is counted. Return the runs whose variables are lost.
+        the run, else it is dropped. What its process had spent is counted, and images without a
+        reference are released. Return the runs whose variables are lost.
         """
         left, kept = self.book.get(session).left, self.book.kept
         lost = []
@@ -419,7 +465,7 @@ class Sessions:
         """Note that a run is not in progress any more, and what it spent.
 
         `charge` None means to read that from its records. A run that was refused before anything of
-        it was recorded is deleted from the session.
+        it was recorded is deleted from the session. Nothing is raised if the session was removed.
         """
         row = self.ledger.row(run) if charge is None else None
         if charge is None and (row is None or not row.head.count):
@@ -438,7 +484,10 @@ class Sessions:
             )
 
     def _is_lost(self, left: Left, run: str) -> bool:
-        """Return True if a run has ended and the session does not have what its programs left."""
+        """Return True if a run has ended, and the session does not have what its programs left.
+
+        A run without programs left nothing.
+        """
         prepared = None if left.prepared is None else left.prepared.run
         if run in (left.run, prepared):
             return False
@@ -450,7 +499,10 @@ class Sessions:
 
     @contextlib.contextmanager
     def working(self, session: str) -> Iterator[None]:
-        """Lock a session that exists and can be used. Raise `SessionBusy` if it is in use."""
+        """Lock a session that exists and can be used, while inside.
+
+        Raise `SessionBusy` if it is in use, and the errors of `require_usable`.
+        """
         self.book.validate(session)
         with self._lock(session):
             yield

@@ -54,13 +54,20 @@ _NamedImage = tuple[SnapshotId, AttachmentRef]
 
 @contextlib.contextmanager
 def open_snapshots(ledger: Path) -> Iterator[SessionImages]:
-    """Open the images beside a ledger, which is created if it is not there."""
+    """Open the images in the attachments of a ledger, which is created if it is not there.
+
+    Both are closed on the way out.
+    """
     with SqliteLedger(ledger) as opened, SqliteAttachments(opened.file) as attachments:
         yield SessionImages(attachments)
 
 
 class SessionImages:
-    """Images among attachments. The same image is stored once, however many names it has."""
+    """Images among attachments. The same image is stored once, however many names it has.
+
+    Methods for the book of sessions raise `AttachmentError` and `LedgerError` unless they say
+    otherwise.
+    """
 
     def __init__(self, attachments: CollectableAttachments) -> None:
         self._attachments = attachments
@@ -68,9 +75,10 @@ class SessionImages:
     # -- images that the book of sessions names ------------------------------------------------
 
     def keep(self, session: str, *, run: str, image: Image | bytes) -> AttachmentRef:
-        """Store an image on the disk for a session. The caller must add it to the book.
+        """Store an image on the disk for a session, and return its reference.
 
-        An image that is bytes is the files of a session of native programs.
+        The caller must add it to the book, or `free` releases it. An image that is bytes is the
+        files of a session of native programs.
         """
         # The time is always 0, so that the same interpreter is stored as the same bytes.
         snapshot = SnapshotId(id=run, name="session", session_id=session, created_at=0)
@@ -88,7 +96,10 @@ class SessionImages:
         return ref
 
     def share(self, session: str, ref: AttachmentRef) -> AttachmentRef:
-        """Make a session a holder of another one's image. The caller must add it to the book."""
+        """Make a session a holder of another one's image. The caller must add it to the book.
+
+        Raise `AttachmentNotFound` if its bytes are gone.
+        """
         ref = msgspec.structs.replace(ref, label=_OF_A_SESSION)
         held = self._holder(session)
         held.intend([ref])
@@ -121,7 +132,8 @@ class SessionImages:
     def free(self, session: str, needed: Collection[str] = ()) -> int:
         """Release the images that are not needed, and delete bytes that have no other holder.
 
-        Return how many were released.
+        Return how many were released. Bytes that cannot be deleted now are left to garbage
+        collection.
         """
         held = self._holder(session)
         ids = [each.ref.id for each in held.references() if each.ref.id not in needed]
@@ -154,7 +166,11 @@ class SessionImages:
         self._reclaim(replaced)
 
     def load(self, session_id: str, name: str) -> tuple[SnapshotId, Image]:
-        """Return a named image. Raise `StoreError` or `SnapshotNotFound`."""
+        """Return a named image, by its name or `name:id`.
+
+        If the name is replaced meanwhile, the newer image is read. Raise `SnapshotNotFound` if
+        there is none, and `StoreError` if its bytes are lost, damaged or another's.
+        """
         with _translate_errors(name):
             found = self.find(session_id, name)
             while True:
@@ -174,7 +190,10 @@ class SessionImages:
         return snapshot, image
 
     def list(self, session_id: str) -> Sequence[SnapshotId]:
-        """Return the identities of the named images of a session, in the order of their ids."""
+        """Return the identities of the named images of a session, in the order of their ids.
+
+        Raise `StoreError` if the rows cannot be read.
+        """
         with _translate_errors(None):
             return [snapshot for snapshot, _ in self._named_images(session_id)]
 
@@ -186,9 +205,9 @@ class SessionImages:
         self._reclaim([ref.id])
 
     def find(self, session_id: str, name: str, *, within: Transaction = None) -> _NamedImage:
-        """Return the identity and the reference of a named image.
+        """Return the identity and the reference of a named image, by its name or `name:id`.
 
-        Raise `SnapshotNotFound` if there is none.
+        Of several with the name, the newest counts. Raise `SnapshotNotFound` if there is none.
         """
         for snapshot, ref in reversed(self._named_images(session_id, within=within)):
             if name in (snapshot.name, str(snapshot)):

@@ -92,7 +92,7 @@ class SessionLease(Surroundings):
 
     @property
     def gone(self) -> bool:
-        """True if the session was removed."""
+        """True if the session was removed; False also if the book cannot be read."""
         try:
             self._sessions.book.get(self.session)
         except SessionNotFound:
@@ -104,7 +104,8 @@ class SessionLease(Surroundings):
     def prepare(self, image: Image | bytes, *, names: str, values: bytes | None = None) -> None:
         """Store an interpreter that becomes the session's once the run has its end.
 
-        `values` are its variables as JSON, see `tallystick.sandbox.wasm.variables`.
+        `values` are its variables as JSON, see `tallystick.sandbox.wasm.variables`. If the session
+        was removed, the image is released again and nothing is raised.
         """
         from tallystick.sessions.rows import Left
 
@@ -120,7 +121,11 @@ class SessionLease(Surroundings):
             self._sessions.free(self.session)
 
     def keep(self) -> None:
-        """Make what was prepared the session's, if still allowed. The run must have its end."""
+        """Make what was prepared the session's, if still allowed. The run must have its end.
+
+        `session_lost` is True after it if that was not allowed. A session that was removed raises
+        nothing.
+        """
         if self._prepared is None:
             return
         try:
@@ -134,11 +139,14 @@ class SessionLease(Surroundings):
     # -- the port of surroundings --------------------------------------------------------------
 
     def limits(self, asked: RunLimits) -> RunLimits:
-        """Return the limits, at most what the session has left."""
+        """Return the limits, at most what the session has left.
+
+        Raise `BudgetExhausted` if nothing is left.
+        """
         return asked if self._remaining is None else _within(asked, self._remaining, self.session)
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
-        """Return the variables and the session for the first record.
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
+        """Return the variables and the session for the first record; nothing for a resumed run.
 
         Raise `UsageError` if an input has the name of the variables.
         """
@@ -171,7 +179,8 @@ class SessionLease(Surroundings):
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Store the interpreter, so that a crash before the end is recorded loses nothing.
 
-        A failure does not prevent the end of the run: `left` raises it after that.
+        A failure does not prevent the end of the run: `after_end` raises it after that. Only a
+        cancellation is raised here.
         """
         try:
             image = await programs.image()
@@ -189,11 +198,11 @@ class SessionLease(Surroundings):
                 session=self.session, run=self.run, why=str(error)
             ).with_traceback(error.__traceback__)
 
-    async def left(self, state: RunState) -> None:
+    async def after_end(self, state: RunState) -> None:
         """Make the stored interpreter the session's, now that the run has its end.
 
         A run without programs has changed nothing. Raise `SessionNotKept` if it could not be
-        stored.
+        stored. A ledger that fails here is ignored: the next client of the session does the rest.
         """
         self.charge = state.charge
         if self.not_kept is not None:
@@ -203,7 +212,11 @@ class SessionLease(Surroundings):
             await asyncio.to_thread(self.keep)
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
-        """Do the work, and cancel it if the session is removed; the work records that itself."""
+        """Do the work, and cancel it if the session is removed; the work records that itself.
+
+        The session is looked up every 0.5 s. A cancellation of this call cancels the work, and the
+        result of the work is returned or raised.
+        """
         task = asyncio.ensure_future(work)
         cancelled = False
         while not task.done():
@@ -227,9 +240,9 @@ class SessionLease(Surroundings):
 def entered_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
     """Lock the session of a new run. Whatever refuses the run is checked before it is recorded.
 
-    Raise `SessionBusy` if another run is in it, and `BudgetExhausted` if its budget is used up.
-    Raise `SessionNotKept`, once, if an earlier run's variables are lost. A session that cannot be
-    used raises the errors of `require_usable`.
+    `named` is as in `Sessions.find`. Raise `SessionBusy` if another run is in it, and
+    `BudgetExhausted` if its budget is used up. Raise `SessionNotKept`, once, if an earlier run's
+    variables are lost. A session that cannot be used raises the errors of `require_usable`.
     """
     session = sessions.find(named)
     book = sessions.book
@@ -262,10 +275,12 @@ class SessionLeases:
 
     @contextlib.contextmanager
     def again(self, run: str, records: Sequence[Record], *, steal: bool) -> Iterator[Surroundings]:
-        """Lock the session of a run that is resumed, if it has one here.
+        """Lock the session of a run that is resumed, if it has one here, and yield its lease.
 
-        An expired session is reopened. Raise `BudgetExhausted` if its other runs have used it up,
-        and `SessionBusy` if it is in use, unless `steal`.
+        Yield `NOTHING_AROUND` for a fork, a run in no session, or a session that was removed or
+        terminated. With `steal`, yield it also for a session that is in use. An expired session is
+        reopened. Raise `BudgetExhausted` if its other runs have used it up, `SessionNotKept` as
+        `check_kept` does, and `SessionBusy` if it is in use.
         """
         given = _session_of(records)
         if given is None:
@@ -296,7 +311,9 @@ class SessionLeases:
     def finish(self, run: str, records: Sequence[Record]) -> bool:
         """Finish an ended run in its session. Return True if its variables are lost there.
 
-        Raise `SessionNotKept` if that was not reported yet.
+        Return False for a run in no session, or in one that was removed or is not here. Return it
+        also if a client works in the session: that client finishes this run itself. Raise
+        `SessionNotKept` if a loss was not reported yet.
         """
         given = _session_of(records)
         if given is None:

@@ -69,7 +69,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ClientSettings:
     """The configuration of one client, read when it is first needed.
 
-    Raise `UsageError` if `config` is neither settings, "auto" nor None.
+    `say` gets each warning then. Raise `UsageError` if `config` is neither settings, "auto" nor
+    None.
     """
 
     def __init__(
@@ -91,7 +92,10 @@ class ClientSettings:
 
     @property
     def settings(self) -> Settings:
-        """The settings that apply; the defaults if there is no configuration."""
+        """The settings that apply; the defaults if there is no configuration.
+
+        The first use raises the errors of `load_settings`, and so does each use until one succeeds.
+        """
         with self._guard:
             if self._read is None:
                 self._read = load_settings(configured=self._config is not None)
@@ -110,7 +114,10 @@ class ClientSettings:
         return self._total is not None
 
     def pricing(self, counted: str) -> Pricing:
-        """Return the prices that apply. `counted` is the model that the tokenizer belongs to."""
+        """Return the prices that apply: the caller's, or else the configured ones.
+
+        `counted` is the model that the configured tokenizer belongs to.
+        """
         if self._pricing is not None:
             return self._pricing
         return dataclasses.replace(self.settings.pricing, tokenizer_of=counted)
@@ -124,7 +131,11 @@ class ClientSettings:
         compact_at: int | None,
         model_given: bool,
     ) -> RunSettings:
-        """Return the settings for a new run: arguments first, then the configuration."""
+        """Return the settings for a new run: arguments first, then the configuration.
+
+        A field of `limits` with its default value counts as not given (rule 2). Without a
+        configuration, `sources` is empty.
+        """
         settings = self.settings
         sources = self._sources()
         given: dict[str, object] = {

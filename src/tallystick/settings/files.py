@@ -58,7 +58,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
         return one_line(str(self.path))
 
     def require_supported(self) -> None:
-        """Raise `UsageError` if the file has a table that this version does not know."""
+        """Raise `UsageError` if the file has a table that is reserved for later versions."""
         if self.unsupported:
             raise UsageError(
                 f"{self.shown_path}: {self.unsupported[0]} are not supported by this version; "
@@ -67,14 +67,20 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def config_directory(environ: Mapping[str, str]) -> Path:
-    """Return the directory of this user's own file and of the record of trust."""
+    """Return the directory of this user's own file and of the record of trust.
+
+    It is in XDG_CONFIG_HOME if that is an absolute path, else in `~/.config`.
+    """
     if Path(environ.get("XDG_CONFIG_HOME", "")).is_absolute():
         return Path(environ["XDG_CONFIG_HOME"]) / "tallystick"
     return _home(environ) / ".config" / "tallystick"
 
 
 def user_file_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of this user's own file, whether it exists or not."""
+    """Return the path of this user's own file, whether it exists or not.
+
+    TALLYSTICK_CONFIG names it, if that is set.
+    """
     if environ.get("TALLYSTICK_CONFIG"):
         return Path(environ["TALLYSTICK_CONFIG"])
     return config_directory(environ) / "config.toml"
@@ -84,7 +90,7 @@ def find_project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
     """Search this directory and its parents for a project's file; None if there is none.
 
     The search ends at the home directory, at the root of a checkout, and at the root of the file
-    system.
+    system; these are searched too. A link that leads nowhere is returned as well.
     """
     home = os.path.realpath(_home(environ))
     here = Path(os.path.realpath(cwd))
@@ -98,14 +104,19 @@ def find_project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def read_config(path: Path) -> ConfigFile:
-    """Read and check a file that must exist. Raise `UsageError` if it is missing or not valid."""
+    """Read and check a file that must exist.
+
+    Raise `UsageError` if it is missing, is no regular file, has more than 64 KiB, or is not valid.
+    """
     return parse_config(_bytes_of(path), path=path)
 
 
 def parse_config(data: bytes, *, path: Path) -> ConfigFile:
     """Check the bytes of a file, including the parts that count only with trust.
 
-    Raise `UsageError` for anything that is not valid.
+    Relative paths in the values are resolved from the directory of `path`. Raise `UsageError` for
+    anything that is not valid. A table of a later version is kept in `unsupported`, without an
+    error.
     """
     where = f"{one_line(str(path))}: "
     values: dict[str, Value] = {}
@@ -113,6 +124,8 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
     providers: dict[str, Mapping[str, Value]] = {}
     prices = PriceTable(prices={})
     unsupported: list[str] = []
+    # Everything is checked, whatever trust the file has: a user is to decide about a file that can
+    # be read.
     for key, value in _toml(data, where).items():
         if key == "aliases":
             aliases = _aliases(_table(value, where, key), where, path.parent)

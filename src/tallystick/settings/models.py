@@ -33,7 +33,8 @@ def open_model(
     """Open a model by its name; no request is sent yet. `recorded` opens that of a recorded run.
 
     Models that share one `pacing` share the waits for their provider. Raise `UsageError` if there
-    is no name, if it is not known, or if its settings cannot be used.
+    is no name, if it is not known, or if its settings, its key or its file cannot be used. What
+    `recorded` raises is passed on.
     """
     if name is None:
         raise UsageError(no_model_message(settings))
@@ -87,7 +88,7 @@ def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
 
 
 def no_model_message(settings: Settings) -> str:
-    """Return the advice for a missing model."""
+    """Return the advice for a missing model, which depends on whether a local server is named."""
     if settings.providers["local"].base_url:
         return f"no model: {LOCAL_URL} names a server; name a model of it with -m MODEL"
     return (
@@ -111,7 +112,7 @@ def _key(provider: Provider, environ: Mapping[str, str]) -> Secret | None:
 
 
 def _path(named: str, environ: Mapping[str, str]) -> str:
-    """Return a path with `~` expanded: a shell does not expand it after a colon."""
+    """Return a path with `~/` expanded: a shell does not expand it after a colon."""
     if named.startswith("~/") and environ.get("HOME"):
         return str(Path(environ["HOME"]) / named[2:])
     return named

@@ -8,14 +8,22 @@ from pathlib import Path
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of compiled code and other things that can be computed again."""
+    """Return the directory of compiled code and other things that can be computed again.
+
+    TALLYSTICK_CACHE_DIR names it. Else it is in XDG_CACHE_HOME if that is absolute, or in
+    `~/.cache`.
+    """
     return _directory(
         environ, own="TALLYSTICK_CACHE_DIR", xdg="XDG_CACHE_HOME", home=(".cache", "tallystick")
     )
 
 
 def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory of the ledger, its attachments, sessions and program output."""
+    """Return the directory of the ledger, its attachments, sessions and program output.
+
+    TALLYSTICK_DATA_DIR names it. Else it is in XDG_DATA_HOME if that is absolute, or in
+    `~/.local/share`.
+    """
     return _directory(
         environ,
         own="TALLYSTICK_DATA_DIR",
@@ -25,7 +33,7 @@ def data_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def ledger_path() -> Path:
-    """Return the path of this user's ledger."""
+    """Return the path of this user's ledger: `ledger.db` in the data directory."""
     return data_directory() / "ledger.db"
 
 

@@ -63,7 +63,10 @@ class Provider(ProviderValues, frozen=True, kw_only=True):
 
     @property
     def is_loopback(self) -> bool:
-        """True if what is sent stays on this machine, or nothing can be sent yet."""
+        """True if what is sent stays on this machine, or nothing can be sent yet.
+
+        No name is resolved.
+        """
         if not self.base_url:
             return True
         return Endpoint(
@@ -81,8 +84,9 @@ def merge_providers(
     """Return every provider, each of its values from the highest place that sets it.
 
     The places are, from the highest: the environment, the project's file, the user's file, the
-    built-in values. Raise `UsageError` if `TALLYSTICK_MODEL_URL` is not valid, or a provider has no
-    address.
+    built-in values. Raise `UsageError` if `TALLYSTICK_MODEL_URL` is not valid, or a provider of a
+    file has no address. An address in a variable of other tools that is not valid becomes the
+    `fault` of its provider.
     """
     files = [file for file in (user, project) if file is not None]
     named = dict.fromkeys([*_BUILT_IN, *(name for file in files for name in file.providers)])
@@ -152,7 +156,8 @@ def resolve_model(
 ) -> FileModel | ProviderModel:
     """Return what a name means. An alias stands for a whole name, never for another alias.
 
-    Raise `UsageError` if the name is not known.
+    A name without a colon is a model of the local server if that has an address. Else its beginning
+    decides: `gpt-`, `o1`, `o3`, `o4` or `claude-`. Raise `UsageError` if the name is not known.
     """
     target = aliases.get(name, name)
     kind, colon, rest = target.partition(":")

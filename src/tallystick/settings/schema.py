@@ -53,8 +53,8 @@ _SECRET = re.compile(r"(key|token|secret|password|bearer|authorization|credentia
 class Check:
     """A check beyond the type: its description, and a function that returns the value to use.
 
-    The function raises `ValueError` for a value that is not allowed. If not `repeatable`, a value
-    may be a secret, and errors do not repeat it.
+    The function is called with a value of the right type, and raises `ValueError` for one that is
+    not allowed. If not `repeatable`, a value may be a secret, and errors do not repeat it.
     """
 
     what: str
@@ -267,7 +267,10 @@ def check_value(kind: Kind, value: object, *, where: str, key: str) -> Value:
 
 
 def from_text(kind: Kind, text: str, *, variable: str) -> Value:
-    """Return the value in an environment variable. Raise `UsageError` if it is not allowed."""
+    """Return the value in an environment variable. Raise `UsageError` if it is not allowed.
+
+    `true` and `false` are read in either case, numbers in decimal only.
+    """
     value: object = text
     if kind.plain is bool:
         value = {"true": True, "false": False}.get(text.lower(), text)
@@ -279,7 +282,10 @@ def from_text(kind: Kind, text: str, *, variable: str) -> Value:
 
 
 def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "") -> UsageError:
-    """Return the error for an unknown key, with the closest known one, but without the value."""
+    """Return the error for an unknown key, with the closest known one, but without the value.
+
+    A name that looks like that of a secret gets other advice: to put it into a variable.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(key[:80], names, n=1, cutoff=0.85)
     if _SECRET.search(key.lower()) and not close:
@@ -293,7 +299,10 @@ def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "")
 
 
 def one_line(text: str) -> str:
-    """Return a name, path or text of others, fit for one line of a terminal; shortened if long."""
+    """Return a name, path or text of others, fit for one line of a terminal; cut at 500 characters.
+
+    A text that is too long or cannot be printed comes back as its `repr`.
+    """
     if _PLAIN_KEY.fullmatch(text) or (text.isprintable() and len(text) <= _TEXT_CHARS_MAX):
         return text
     cut = text if len(text) <= _TEXT_CHARS_MAX else f"{text[:_TEXT_CHARS_MAX]}…"
@@ -301,7 +310,10 @@ def one_line(text: str) -> str:
 
 
 def quote(value: object) -> str:
-    """Return a value that was not allowed, short and escaped, for an error."""
+    """Return a value that was not allowed, short and escaped, for an error.
+
+    A text is cut at 60 characters. Tables, lists, dates and long numbers are only described.
+    """
     match value:
         case str():
             cut = value if len(value) <= _SHOWN_CHARS_MAX else f"{value[:_SHOWN_CHARS_MAX]}…"

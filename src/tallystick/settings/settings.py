@@ -74,7 +74,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed_values(values: Mapping[str, Value], sources: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the settings of `SETTINGS`."""
+    """Yield the settings of `SETTINGS` in their order; the text of one that is not set is ""."""
     for name in SETTINGS:
         yield Setting(
             name=name,
@@ -84,21 +84,33 @@ def listed_values(values: Mapping[str, Value], sources: Mapping[str, str]) -> It
 
 
 def listed_places(environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield the directories that only the environment sets."""
+    """Yield the directories of caches and data, which only the environment sets.
+
+    Their source is the variable that counts: a relative path in an XDG variable does not.
+    """
     places = {
         "cache": (cache_directory(environ), ("TALLYSTICK_CACHE_DIR", "XDG_CACHE_HOME")),
         "data": (data_directory(environ), ("TALLYSTICK_DATA_DIR", "XDG_DATA_HOME")),
     }
     for name, (path, variables) in places.items():
-        variable = next((each for each in variables if environ.get(each)), None)
+        variable = next((each for each in variables if _names_place(each, environ)), None)
         source = f"environment {variable}" if variable else "default"
         yield Setting(name=name, value=one_line(str(path)), source=source)
+
+
+def _names_place(variable: str, environ: Mapping[str, str]) -> bool:
+    named = environ.get(variable, "")
+    return Path(named).is_absolute() if variable.startswith("XDG_") else bool(named)
 
 
 def listed_providers(
     providers: Mapping[str, Provider], environ: Mapping[str, str]
 ) -> Iterator[Setting]:
-    """Yield the values of every provider."""
+    """Yield the values of every provider, by name.
+
+    In place of `key_env` comes `key`: whether one is set, and its variable. An address that cannot
+    be used is not shown.
+    """
     for name, provider in sorted(providers.items()):
         for key in PROVIDER_KEYS:
             source = provider.sources[key]
@@ -255,7 +267,10 @@ class Origins(msgspec.Struct, frozen=True, kw_only=True):
         yield from listed_providers(self.providers, self.environ)
 
     def not_default(self) -> dict[str, str]:
-        """Return the source of each setting that is no default; of a table, all its sources."""
+        """Return the source of each setting that is no default; of a table, all its sources.
+
+        The tables are `aliases`, `prices` and `providers`. Several sources are joined by commas.
+        """
         places: dict[str, list[str]] = {
             name: [source] for name, source in self.sources.items() if source != _DEFAULT_SOURCE
         }
@@ -286,7 +301,8 @@ def load_settings(
     """Read all settings once. A flag that is None or an empty list counts as not given.
 
     If not `configured`, no file is read, and no variable except those of providers' addresses.
-    Raise `UsageError` if a flag, a variable or a file is not valid.
+    Raise `UsageError` if a flag, a variable or a file is not valid, or a variable looks like a
+    misspelt setting. Raise `StoreError` if the record of trust cannot be read.
     """
     above = [_flags_layer(flags or {}), *([_environment_layer(environ)] if configured else [])]
     user = _user_file(environ) if configured else None

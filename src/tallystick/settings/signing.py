@@ -38,7 +38,7 @@ class PublicKey:
     _key: Any
 
     def signed(self, data: bytes, signature: bytes) -> bool:
-        """Return True if the holder of this key signed `data`."""
+        """Return True if the holder of this key signed `data`; False for any other signature."""
         invalid: Any = importlib.import_module("cryptography.exceptions").InvalidSignature
         try:
             self._key.verify(signature, data)
@@ -68,10 +68,11 @@ def signing_available() -> bool:
 
 
 def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
-    """Return this user's key, created if there is none.
+    """Return this user's key, created if there is none. Its public half is written beside it.
 
     Raise `UsageError` if the extra is missing, or if `directory` is the one of the file `ledger`.
-    Raise `StoreError` if the key cannot be read or written, is damaged, or others can read it.
+    Raise `StoreError` if the key cannot be read or written, is damaged or no Ed25519 key, belongs
+    to another user, or others can read it.
     """
     _require_library()
     if os.path.realpath(directory) == os.path.realpath(ledger.parent):
@@ -92,7 +93,8 @@ def open_signing_key(directory: Path, *, ledger: Path) -> SigningKey:
 def read_public_key(path: Path) -> PublicKey:
     """Return a public key from a PEM file.
 
-    Raise `UsageError` if the extra is missing, or if the file is not such a key.
+    Raise `UsageError` if the extra is missing, if the file cannot be read, or if it is a private
+    key or no Ed25519 key.
     """
     _require_library()
     with system_errors(_show(path), UsageError), path.open("rb") as file:

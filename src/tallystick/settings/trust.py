@@ -46,7 +46,10 @@ class Noted(msgspec.Struct, frozen=True):
         return _key(path) in self._digests
 
     def state(self, path: Path, sha256: str) -> TrustState:
-        """Return the trust in a content with this digest at this path."""
+        """Return the trust in a content with this digest at this path.
+
+        "untrusted" if the path was never noted, "changed" if it was noted with another digest.
+        """
         noted = self._digests.get(_key(path))
         if noted is None:
             return "untrusted"
@@ -57,7 +60,8 @@ class TrustStore:
     """The files that this user trusts, recorded in a file of the configuration directory.
 
     `trusted.json` is for projects' files; other kinds of things have files of their own. Methods
-    raise `StoreError` if the record cannot be read or written, or is damaged.
+    raise `StoreError` if the record cannot be read or written, is damaged, or may be written by
+    others. Without POSIX owners of files nothing is trusted, and writing raises `NotSupportedHere`.
     """
 
     def __init__(self, directory: Path, *, name: str = "trusted.json") -> None:
@@ -65,11 +69,11 @@ class TrustStore:
         self._path = directory / name
 
     def noted(self) -> Noted:
-        """Read all that is trusted, once."""
+        """Read all that is trusted, once. Later changes of the record do not show in the result."""
         return Noted(self._read())
 
     def state(self, file: ConfigFile) -> TrustState:
-        """Return the trust in these bytes at this path."""
+        """Return the trust in these bytes at this path, from the record as it is now."""
         return self.noted().state(file.path, file.sha256)
 
     def trust(self, file: ConfigFile) -> None:
@@ -77,7 +81,7 @@ class TrustStore:
         self.note({file.path: file.sha256})
 
     def note(self, digests: Mapping[Path, str]) -> None:
-        """Record digests of what was read and shown, by path; all of them or none."""
+        """Record digests of what was read and shown, by path; all of them or none. Others stay."""
         with self._lock_record():
             new = {_key(path): sha256 for path, sha256 in digests.items()}
             self._write({**self._read(), **new})
@@ -123,7 +127,10 @@ class TrustStore:
 
     @contextlib.contextmanager
     def _lock_record(self) -> Iterator[None]:
-        """Hold the lock of the record: two writers at once would each undo the other's change."""
+        """Hold the lock of the record: two writers at once would each undo the other's change.
+
+        All records of the directory have one lock. Waits for it without a limit.
+        """
         system.require_posix("the list of trusted files")
         lock = FileLock(self._directory / "trusted.lock")
         with system_errors(self._shown, StoreError):
@@ -168,10 +175,11 @@ def narrow(
     aliases: Mapping[str, str],
     leaves_machine: Callable[[str, Mapping[str, str]], bool],
 ) -> Narrowed:
-    """Return the part of a file that may take effect without trust.
+    """Return the part of a file that may take effect without trust, and what was left out.
 
-    `below` are the settings without this file, `aliases` the user's own. `leaves_machine` returns
-    True if a model, given the aliases that count, would be asked on another machine.
+    `below` are the settings without this file, `aliases` the user's own. `leaves_machine` is called
+    with a model and the aliases that count. It returns True if the model would be asked on another
+    machine.
     """
     restricted: list[Restricted] = []
     kept: dict[str, str] = {}
@@ -216,6 +224,8 @@ def _restriction_of(
             return Restricted(name=name, why="yours asks for them")
     elif name in _NEED_TRUST or (name == "model" and _kind(str(value)) in FILE_KINDS):
         return Restricted(name=name)
+    # A user without a model has not asked for one that stays on this machine. Then the project's
+    # model may be one at a provider of the user's.
     elif name == "model" and "model" in below and leaves_machine(str(value)):
         own = str(below["model"])
         if not leaves_machine(own):

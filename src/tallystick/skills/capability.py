@@ -38,12 +38,13 @@ class SkillsCapability(CapabilityBase):
     def __init__(self, skills: Skills | None) -> None:
         self._skills = skills
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the skills of a new run as a field of its start.
 
         Match the skills with the goal, fit the catalog, and load what the user puts into the
         prompt. The cards are kept as an attachment of the run. Raise `UsageError` if this client
-        has no skills; the errors of `make_skills_given` apply as well.
+        has no skills. Raise `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error
+        of `make_skills_given`, if a skill for the prompt cannot be loaded.
         """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
@@ -64,7 +65,8 @@ class SkillsCapability(CapabilityBase):
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
         """Return the files of skills that differ from what a run saw, loaded or used.
 
-        The result is empty if the run was given no skills, or if this client has none.
+        The result is empty if the run was given no skills, or if this client has none. Raise an
+        `AttachmentError` if the recorded cards cannot be read.
         """
         started = history.started
         if started.skills is None or self._skills is None:
@@ -123,7 +125,7 @@ class _SkillsOfRun(RunCapability):
         touched = [each for each in notes if isinstance(each, SkillLoaded | SkillUsed)]
         return {"skill": touched[-1]} if touched else {}
 
-    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
+    def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
         """Take the host calls of a script off those that the program has left.
 
         The answer is served from the record, so its script does not run again and would not count

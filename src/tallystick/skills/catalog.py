@@ -212,7 +212,8 @@ def without_marks(text: str) -> str:
 def short_text(text: str) -> str:
     """Return a line of at most 120 characters.
 
-    A longer one is cut after its first sentence, or else after a word, with an ellipsis.
+    A longer one is cut after its first sentence that has at least 20 characters, or else after a
+    word, with an ellipsis. One word that is longer is cut inside.
     """
     if len(text) <= _SHORT_CHARS_MAX:
         return text
@@ -322,9 +323,10 @@ def fit_catalog(
 ) -> Catalog:
     """Fit cards into a budget of characters; return the text and its evidence.
 
-    At most `catalog_limit` cards are listed, the most wanted. `recent` are ids, the latest first;
-    `used` names, for an id, what was opened, run or called. The result depends on the arguments
-    alone. Raise `InvalidName` if an id is empty or not unique.
+    At most `catalog_limit` cards are listed, the most wanted; the text is "" if models may load
+    none. A budget too small for the header and the line about the others counts as room for both.
+    `recent` are ids, the latest first; `used` names, for an id, what was opened, run or called. The
+    result depends on the arguments alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)
     wanted = _in_order(entries, pinned=frozenset(pinned), matched=matched, recent=recent)

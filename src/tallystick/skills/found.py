@@ -35,11 +35,13 @@ def skills_here(
     put: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Skills | None:
-    """Return what runs may use of the skills that are found; None if there is nothing.
+    """Return what runs may use of the skills that are found; None if no skill may be used.
 
-    `say` is called with a line for each directory, and one for all skills, that are not used. Raise
-    `SkillUntrusted` if `put`, the skills for the prompt, names one that may not be used;
-    `UsageError` if a directory of `flags` does not exist.
+    `say` is called with a line for each package that is left out, and one for all skills that are
+    not used. Raise `UsageError` if a directory of `flags` does not exist, and the errors of
+    `admitted_skills`: `SkillUntrusted` if `put`, the skills for the prompt, names one that may not
+    be used, `SkillAmbiguous` or `SkillArguments` for a name that is not that of one skill, and
+    `StoreError` if the notes of trust cannot be read.
     """
     found = find_layers(flags=flags, environ=environ, cwd=cwd, settings_paths=settings.paths)
     for note in found.notes:
@@ -62,7 +64,7 @@ class Recent:
         self._path = directory / "skills-recent.json"
 
     def ids(self) -> tuple[str, ...]:
-        """Return the ids, the last one loaded first."""
+        """Return at most 50 ids, the last one loaded first; none if the file cannot be read."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             with self._path.open("rb") as file:
                 raw = file.read(_RECENT_BYTES_MAX)
@@ -70,7 +72,10 @@ class Recent:
         return ()
 
     def note(self, ids: Sequence[str]) -> None:
-        """Put these ids in front, the last one first, and write the file."""
+        """Put these ids in front, the last one first, and write the first 50 of all.
+
+        Without ids, nothing is written.
+        """
         if not ids:
             return
         kept = tuple(dict.fromkeys([*reversed(ids), *self.ids()]))[:_RECENT_MAX]
@@ -80,7 +85,7 @@ class Recent:
 
 
 def loaded_by(record: Record) -> str | None:
-    """Return the id of the skill that a record says was loaded, or None."""
+    """Return the id of the skill that a record says was loaded; None for any other record."""
     if isinstance(record, HostAnswered) and isinstance(record.skill, SkillLoaded):
         return record.skill.id
     return None

@@ -104,12 +104,12 @@ def new_skill(directory: Path, name: str) -> Path:
 
 
 def install_skill(source: Folder, *, into: Path, name: str, force: bool = False) -> Installed:
-    """Copy a skill's folder into a directory. An existing one is replaced only with `force`.
+    """Copy a skill's folder into a directory. An existing skill is replaced only with `force`.
 
-    Raise `UsageError` if the name cannot be a folder's, or if the folder exists already or is the
-    source itself. Raise it too if the source has an entry that would not be copied. Raise
-    `StoreError` if the copy cannot be written. The errors of `Folder.files` and `Folder.read` apply
-    as well.
+    Raise `UsageError` if the name cannot be a folder's, if the folder exists already, is no skill,
+    or is the source itself, and if the source has an entry that would not be copied. Raise
+    `StoreError` if the copy cannot be written. Raise `SkillNotFound`, `SkillPathRefused` or
+    `SkillUnreadable` if the source cannot be read whole. An error leaves the old folder in place.
     """
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise UsageError(f"{one_line(name)!r} cannot be the name of a folder")
@@ -162,7 +162,8 @@ def _temporary_folder(directory: Path, name: str) -> Iterator[Path]:
 def _move_into_place(made: Path, path: Path, *, force: bool) -> bool:
     """Move a folder to its path. Return True if it replaced another.
 
-    Raise `UsageError` if there is one and `force` is false, or if that one is not a skill.
+    The other one is then beside `made`, for its owner to remove. Raise `UsageError` if there is one
+    and `force` is false, or if that one is not a skill; `OSError` if the system fails.
     """
     if not os.path.lexists(path):
         os.rename(made, path)
@@ -182,7 +183,7 @@ def _move_into_place(made: Path, path: Path, *, force: bool) -> bool:
 
 
 def _odd_entry(folder: Path) -> Path | None:
-    """Return the first entry that would not be copied, or None.
+    """Return the first entry that would not be copied; None if all would.
 
     Version control and compiled Python do not count. Raise `UsageError` for more than 20,000
     entries.
@@ -213,10 +214,12 @@ def admitted_skills(
     put: Sequence[str],
     say: Callable[[str], None],
 ) -> Skills | None:
-    """Return the skills of these layers that are trusted; None if there are none.
+    """Return the skills of these layers that may be used; None if there are none.
 
-    `say` is called with one line if some may not be used. Raise `SkillUntrusted` if `put`, the
-    skills for the prompt, names one of those.
+    `say` is called once, with one line, if some may not be used. Then `put`, the skills for the
+    prompt, is checked: raise `SkillUntrusted` if it names one of those, `SkillAmbiguous` for the
+    name of several, `SkillArguments` for a text that names none. Raise `StoreError` if the notes of
+    trust cannot be read, or if others may write them.
     """
     admitted = SkillTrust(config_directory(environ), settings=settings).admitted(scan(found.layers))
     if admitted.refused:
@@ -240,9 +243,10 @@ def admitted_skills(
 
 
 def _check_put(put: Sequence[str], admitted: Admitted) -> None:
-    """Raise `SkillUntrusted` for a skill in `put` that was found and is not trusted.
+    """Raise `SkillUntrusted` for a skill in `put` that was found and may not be used.
 
-    Otherwise the caller would be told that there is no such skill.
+    Otherwise a later look-up would raise that there is no such skill. Raise `SkillAmbiguous` for
+    the name of several skills, and `SkillArguments` for a text that names none.
     """
     whys: dict[str, str] = {}
     for each in admitted.refused:

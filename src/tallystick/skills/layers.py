@@ -67,7 +67,10 @@ class Skill:
         )
 
     def body(self) -> str:
-        """Return the instructions, read now. Raise the errors of `Folder.read`."""
+        """Return the instructions, read now; "" if the file is binary by now.
+
+        Raise `SkillNotFound`, `SkillPathRefused` or `SkillUnreadable` as `Folder.read` does.
+        """
         return split(self.folder.read(self.file, bytes_max=FILE_BYTES_MAX)).body
 
 
@@ -105,8 +108,8 @@ class Registry:
         """Return the skill of an id, or of a name that only one id ends with.
 
         The end of an id is a bare name, or one with the last parts of its namespace. Raise
-        `SkillNotFound`, with similar names, if there is none; `SkillAmbiguous` if several ids end
-        so.
+        `SkillNotFound`, with up to three similar names, if there is none; `SkillAmbiguous` if
+        several ids end so.
         """
         asked = unicodedata.normalize("NFKC", name.strip())
         exact = self._by_id.get(asked)
@@ -142,7 +145,9 @@ class Registry:
 def scan(layers: Sequence[Layer]) -> Registry:
     """Scan layers from high to low, those of one name in the order given; return what was found.
 
-    A directory that two layers share is scanned once, for the higher one.
+    A directory that two layers share is scanned once, for the higher one. Nothing is raised for
+    what is in a directory: it is in `failed` or `truncated`. Raise `NotSupportedHere` on a system
+    without POSIX directories.
     """
     scanned = _ScanState()
     for layer in sorted(layers, key=lambda each: LAYER_ORDER.index(each.name)):
@@ -158,7 +163,10 @@ def scan(layers: Sequence[Layer]) -> Registry:
 def skill_of(
     raw: bytes, *, folder: Folder, layer: LayerName, namespace: str = "", file: str = "SKILL.md"
 ) -> Skill | tuple[Problem, ...]:
-    """Return the skill in the bytes of a SKILL.md, or the problems for which there is none."""
+    """Return the skill in the bytes of a SKILL.md.
+
+    If they cannot be used, return all their problems; at least one of them is an error.
+    """
     manifest, problems = manifest_of(split(raw), directory=folder.path.name)
     if manifest is None:
         return problems

@@ -286,8 +286,9 @@ def match_skills(
 ) -> Matching:
     """Compare a task with the skills that a model may load; the first `top_n` are matched.
 
-    An unknown strategy counts as `metadata`. Equal scores are in the order of their ids. Whatever a
-    host raises is caught: the result has it as `problem`, and the words decide.
+    An unknown strategy counts as `metadata`. With `host` or `embedding`, `host` is called once.
+    Equal scores are in the order of their ids. Whatever a host raises is caught: the result has it
+    as `problem`, and the words decide.
     """
     invocable = tuple(card for card in cards if not card.disable_model_invocation)
     problem = ""
@@ -407,7 +408,9 @@ _STOP = frozenset(
 def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ...]:
     """Return the `k` skills that fit a query best, of those that a model may load.
 
-    A query without words, or only with words such as `all` and `skills`, lists them by id.
+    There are fewer, or none, if fewer fit. Only the first 2,000 characters of a query, and 32 words
+    of them, count. A query without words, or only with words such as `all` and `skills`, lists the
+    first `k` by id, with the score 0.
     """
     invocable = sorted(
         (card for card in cards if not card.disable_model_invocation), key=lambda card: card.id

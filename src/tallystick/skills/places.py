@@ -105,7 +105,7 @@ def named_layers(paths: Sequence[Path]) -> FoundLayers:
 
 
 def user_skills_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the directory into which this user's skills are put."""
+    """Return the directory into which this user's skills are put, whether it exists or not."""
     return _home(environ) / PROJECT_DIRECTORIES[0]
 
 
@@ -256,8 +256,11 @@ def _values(text: str) -> Iterator[str]:
 
 
 def _package_directory(package: str, directory: str) -> Path | None:
+    """Return the directory `skills` of a top-level package; None if it has none.
+
+    Return None as well for a name that is not that of a top-level package.
+    """
     # For a dotted name, `find_spec` would import the package before the last dot.
-    """Return the directory `skills` of a top-level package, or None."""
     if not _PACKAGE.fullmatch(package):
         return None
     candidates = [os.path.join(directory, package)]

@@ -160,10 +160,13 @@ class Scripts:
     async def run(self, skills: Skills, skill: Skill, job: Job, call: Call) -> ScriptResult:
         """Run one script to its end and return its outcome; a failure of the script is one, too.
 
-        Its time is limited to 30 seconds and to what the run of `call` has left. Its host calls are
-        taken off those that the program has left, and they and its fuel are charged to the run.
-        Raise `SkillPathRefused` if the file is not Python; the errors of `Skills.read` apply as
-        well.
+        The error is then at the end of `stderr`, and there is no value. Its time is limited to 30
+        seconds and to what the run of `call` has left. Its host calls are taken off those that the
+        program has left, and they and its fuel are charged to the run.
+
+        Raise `SkillPathRefused` if the file is not Python, or `SkillNotFound`, `SkillPathRefused`,
+        `SkillUnreadable` or `SkillUntrusted` if it cannot be read. Errors of the sandbox are passed
+        on, and then nothing is charged.
         """
         raw = skills.read(skill, job.path, bytes_max=_SCRIPT_BYTES_MAX)
         if not job.path.endswith(".py"):
@@ -210,7 +213,10 @@ class Scripts:
         )
 
     def _tools(self, skill: Skill, call: Call) -> list[RunFunction]:
-        """Return the run's functions that are allowed by name and granted to the run."""
+        """Return the run's functions that are allowed by name and granted to the run.
+
+        The names are those of this skill, and of skills that the run loaded before.
+        """
         allowed = (skill.card.allowed_tools or (), *call.scope.tools)
         return [
             each
@@ -327,7 +333,10 @@ async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
 
 
 def _text_files(skills: Skills, skill: Skill) -> dict[str, str]:
-    """Return the text files of a skill by path: at most 500 files and 4 MB."""
+    """Return the text files of a skill by path: of the first 500, those that fit into 4 MB.
+
+    One that cannot be read is passed over. Raise the errors of `Folder.files`.
+    """
     found: dict[str, str] = {}
     room = _FILES_BYTES_MAX
     for each in skill.folder.files()[:_FILES_MAX]:

@@ -156,7 +156,7 @@ class Skills:
         """Return the skills in these directories; the first of a name counts.
 
         `settings` are the other fields of `Skills`. Raise `UsageError` if no directory is given, or
-        if one does not exist.
+        if one does not exist, and `NotSupportedHere` on a system without POSIX directories.
         """
         if not directories:
             raise UsageError("Skills.of: name a directory that holds skills")
@@ -168,10 +168,11 @@ class Skills:
         return cls(registry=scan(layers), roots=roots, **settings)
 
     def read(self, skill: Skill, path: str, *, bytes_max: int) -> bytes:
-        """Return a file of a skill.
+        """Return the bytes of a file of a skill.
 
         Raise `SkillUntrusted` if the skill is trusted by the digests of its files and this one
-        differs; the errors of `Folder.read` apply as well.
+        differs. Raise `SkillNotFound`, `SkillPathRefused` or `SkillUnreadable` as `Folder.read`
+        does.
         """
         data = skill.folder.read(path, bytes_max=bytes_max)
         bundle = self.bundles.get(skill.id)
@@ -182,9 +183,10 @@ class Skills:
         return data
 
     def files(self, skill: Skill) -> tuple[str, ...]:
-        """Return the first files of a skill beside its instructions, to be shown to a model.
+        """Return up to 12 paths of files beside a skill's instructions, to be shown to a model.
 
-        Long paths and hidden files are left out. The result is empty if the files cannot be listed.
+        Those nearest the top are first. The signature, hidden files, and paths of more than 100
+        characters are left out. The result is empty if the files cannot be listed.
         """
         bundle = self.bundles.get(skill.id)
         try:
@@ -218,7 +220,8 @@ def make_skills_given(
 
     Match the skills with the goal, fit the catalog, and load the skills in `put`. The cards are
     kept and committed with the run's first records. Raise `SkillNotFound`, `SkillAmbiguous`,
-    `SkillArguments` or an error of `Skills.read` if a skill in `put` cannot be loaded.
+    `SkillArguments`, or another error of `Skills.read`, if a skill in `put` cannot be loaded. What
+    the host of `skills` raises is not.
     """
     cards = skills.registry.cards()
     matching = match_skills(
@@ -266,7 +269,10 @@ def _first_block(matched: Sequence[Match], catalog: Catalog, *, goal: str, has_d
 
 
 def recorded_cards(given: SkillsGiven, run_attachments: RunAttachments) -> tuple[Card, ...]:
-    """Return the cards that a run recorded, checked against their digest."""
+    """Return the cards that a run recorded, checked against their digest.
+
+    Raise an `AttachmentError` if they are gone or damaged, `msgspec.MsgspecError` if they are none.
+    """
     return msgspec.json.decode(run_attachments.read(given.cards), type=tuple[Card, ...])
 
 
@@ -277,7 +283,10 @@ def catalog_of(
     loaded: Sequence[str] = (),
     used: Sequence[tuple[str, str]] = (),
 ) -> Catalog:
-    """Return the catalog of a run, fitted to its room: the text, and the evidence of it."""
+    """Return the catalog of a run, fitted to its room: the text, and the evidence of it.
+
+    `used` are ids with what was used. Raise `InvalidName` if an id of the cards is not unique.
+    """
     chosen = {
         each.id: Match(id=each.id, score=each.score, reason=each.reason)
         for each in given.candidates
@@ -299,7 +308,11 @@ def catalog_of(
 
 
 def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
-    """Return instructions with the arguments put in. Nothing of the environment is put in."""
+    """Return instructions with the arguments and variables put in.
+
+    The variables are those of `skills`, the skill's id and the session's; none is of the process
+    environment.
+    """
     own = dict(zip(_VARIABLES, (id, id, session), strict=True))
     return substitute(body, arguments, variables={**skills.variables, **own})
 
@@ -327,7 +340,8 @@ def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
     """Load a skill that the user names, with arguments after the name.
 
     The flag that models may not load it does not count. Raise `SkillArguments` if users may not
-    load it either, or if its text is too long for a prompt.
+    load it either, if its text is too long for a prompt, or as `words_of` does. The errors of
+    `Registry.find` and `Skills.read` are passed on.
     """
     name, arguments = words_of(asked)
     skill = skills.registry.find(name)
@@ -396,8 +410,9 @@ def evidence_keeper(
     """Return a function that makes the evidence of a turn from the state of the run.
 
     If `live`, the bytes of the evidence are committed with the next record; otherwise only their
-    digest is computed. Without `cards`, the recorded ones are read when they are needed. The
-    function returns None for a run that is answered directly: its prompt has no catalog.
+    digest is computed. Without `cards`, the recorded ones are read at the first call, which raises
+    as `recorded_cards` does. The function returns None for a run that is answered directly: its
+    prompt has no catalog.
     """
     held = list(cards)
     made: dict[tuple[object, ...], EvidenceRef] = {}
@@ -428,10 +443,13 @@ def evidence_keeper(
 
 
 def evidence_of(given: SkillsGiven, cards: Sequence[Card], skills: SkillState) -> Evidence:
-    """Return the evidence after what was loaded and used."""
+    """Return the evidence of a run's catalog, after what `skills` says was loaded and used."""
     return catalog_of(given, cards, loaded=skills.loaded, used=skills.used).evidence
 
 
 def read_evidence(ref: EvidenceRef, run_attachments: RunAttachments) -> Evidence:
-    """Return the evidence that a turn recorded."""
+    """Return the evidence that a turn recorded.
+
+    Raise an `AttachmentError` if it is gone or damaged, `msgspec.MsgspecError` if it is none.
+    """
     return msgspec.json.decode(run_attachments.read(ref.ref), type=Evidence)

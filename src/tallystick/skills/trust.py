@@ -127,6 +127,7 @@ def check_signature(
         return report("bad", f"its signature was not made with the key {signer}")
     if not found.is_none:
         return report("changed", f"its files are not those that {signer} signed")
+    # The digest of SKILL.md is a field of its own, which nothing binds to the list of files.
     if document.skill_sha256 not in {each.sha256 for each in now.files if each.path in _FILES}:
         return report("bad", "its signature is of another SKILL.md")
     return report("valid", f"signed by {signer} at {signed_at}")
@@ -135,8 +136,9 @@ def check_signature(
 def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignature:
     """Sign every file of a skill, and write the signature beside them; return it.
 
-    Raise `SkillUnreadable` if its SKILL.md changed since the skill was read, `StoreError` if the
-    signature cannot be written; the errors of `bundle_of` apply as well.
+    An earlier signature is replaced. Raise `SkillUnreadable` if its SKILL.md changed since the
+    skill was read, `StoreError` if the signature cannot be written. If its files cannot all be
+    read, raise `SkillNotFound`, `SkillPathRefused` or `SkillUnreadable`.
     """
     bundle = bundle_of(skill.folder)
     file = bundle.find(skill.file)
@@ -154,9 +156,10 @@ def write_signature(skill: Skill, key: SigningKey, *, at_ms: int) -> SkillSignat
 
 
 def read_signers(directory: Path) -> Signers:
-    """Read every key of a directory.
+    """Read the keys of a directory: its first 1,000 `.pub` files by name. Without one, none.
 
-    One that cannot be used is named in `notes`; the others count.
+    A file that cannot be used, or that others may write, is named in `notes`; the others count.
+    If others may write the directory, no key of it counts.
     """
     keys: dict[str, PublicKey] = {}
     files: dict[str, tuple[Path, ...]] = {}
@@ -176,7 +179,11 @@ def read_signers(directory: Path) -> Signers:
 
 
 def signers_of(path: Path) -> Signers:
-    """Return the one key in a file."""
+    """Return the one key in a file. Unlike `read_signers`, it does not ask who may write the file.
+
+    Raise `UsageError` if the file cannot be read, is no public key in PEM, or is not of Ed25519,
+    and if the extra `sign` is not installed.
+    """
     key = read_public_key(path)
     return Signers(keys={key.id: key}, files={key.id: (path,)})
 
@@ -199,7 +206,10 @@ def _signer_files(directory: Path, notes: list[str]) -> Sequence[Path]:
 
 
 def _check_ownership(path: Path) -> None:
-    """Raise `StoreError` if another user could write a file or directory, or replace it."""
+    """Raise `StoreError` if another user could write a file or directory, or if it is neither.
+
+    Raise `OSError` if it cannot be looked at.
+    """
     status = path.stat()
     is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
     # Owner 0 is root, who can write anything; 0o022 are the write bits of the group and of others.
@@ -210,8 +220,8 @@ def _check_ownership(path: Path) -> None:
 def add_signer(directory: Path, path: Path) -> PublicKey:
     """Copy a key to those of the signers whom the user trusts; return it.
 
-    Raise `StoreError` if the directory may be written by others, or the file cannot be written; the
-    errors of `read_public_key` apply as well.
+    Raise `StoreError` if the directory may be written by others, or the file cannot be written,
+    and `UsageError` if the file has no key that can be used, as in `signers_of`.
     """
     key = read_public_key(path)
     target = directory / f"{key.id}.pub"
@@ -223,7 +233,7 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
 
 
 def remove_signer(directory: Path, fingerprint: str) -> bool:
-    """Remove a key. Return False if there is none of that fingerprint."""
+    """Remove every file with a key. Return False if no readable key has that fingerprint."""
     files = read_signers(directory).files.get(fingerprint, ())
     for path in files:
         path.unlink(missing_ok=True)
@@ -289,7 +299,8 @@ class SkillTrust:
     def admitted(self, registry: Registry) -> Admitted:
         """Sort what was found into what may be used and what may not.
 
-        Raise `StoreError` if the notes of trust cannot be read, or if others may write them.
+        A skill that a higher layer hid counts if the one above may not be used. Raise `StoreError`
+        if the notes of trust cannot be read, or if others may write them.
         """
         check = _TrustCheck(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
         kept: dict[str, Skill] = {}
@@ -316,7 +327,7 @@ class SkillTrust:
         return Admitted(registry=usable, refused=tuple(refused), bundles=bundles)
 
     def verdict(self, skill: Skill) -> Verdict:
-        """Return whether a skill may be used, and why. Raise as `admitted` does."""
+        """Return whether a skill may be used, and why. Raise `StoreError` as `admitted` does."""
         check = _TrustCheck(self._settings, self._store.noted(), self._directory / SIGNERS_NAME)
         return check.verdict(skill)
 
@@ -335,15 +346,18 @@ class SkillTrust:
         return self._store.untrust(path)
 
     def signers(self) -> Signers:
-        """Return the keys of the signers whom the user trusts."""
+        """Return the keys of the signers whom the user trusts, as `read_signers` does."""
         return read_signers(self._directory / SIGNERS_NAME)
 
     def add_signer(self, path: Path) -> PublicKey:
-        """Trust everything that the holder of this key signed or will sign; return the key."""
+        """Trust everything that the holder of this key signed or will sign; return the key.
+
+        Raise `StoreError` or `UsageError` as the function `add_signer` does.
+        """
         return add_signer(self._directory / SIGNERS_NAME, path)
 
     def remove_signer(self, fingerprint: str) -> bool:
-        """Withdraw trust in a key. Return False if there is no such key."""
+        """Withdraw trust in a key. Return False if no readable key has that fingerprint."""
         return remove_signer(self._directory / SIGNERS_NAME, fingerprint)
 
 

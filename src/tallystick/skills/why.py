@@ -38,7 +38,10 @@ from tallystick.skills.skills import Skills, catalog_of, read_evidence, recorded
 
 
 class SkillDrift(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a skill that changed since a run. `now` is None if it is gone."""
+    """A file of a skill that changed since a run.
+
+    `now` is None if the skill or the file is not found, or cannot be read, here.
+    """
 
     id: str
     file: str
@@ -68,7 +71,11 @@ def has_skills(ledger: Ledger, run: str) -> bool:
 def drift_of(
     given: SkillsGiven, cards: Sequence[Card], records: Iterable[Record], now: Skills | None
 ) -> tuple[SkillDrift, ...]:
-    """Return the files of skills that differ from what a run saw, loaded and used."""
+    """Return the files of skills that differ from what a run saw, loaded and used.
+
+    They are in order of ids and paths. The last digest that the run recorded of a file counts. If
+    `now` is None, all of them are gone.
+    """
     seen: dict[tuple[str, str], str] = {(each.id, ""): each.sha256 for each in cards}
     seen |= {(each.id, ""): each.sha256 for each in given.put}
     for record in records:
@@ -125,6 +132,7 @@ def why_in_run(
     """Explain from a run's record what became of a skill; say so if the run was given no skills.
 
     Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the name.
+    Raise an `AttachmentError` if the recorded cards or evidence cannot be read.
     """
     started = records[0] if records else None
     given = started.skills if isinstance(started, RunStarted) else None
@@ -174,7 +182,7 @@ def _card_of(cards: Sequence[Card], name: str) -> Card:
 
 
 def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) -> Evidence | None:
-    """Return the evidence of the first prompt with a catalog, or None.
+    """Return the evidence of the first prompt with a catalog; None if no prompt had one.
 
     What is listed stays the same for the whole run.
     """

@@ -57,7 +57,10 @@ STEPS_KEPT_MAX = 10_000
 
 
 class StepLog:
-    """Completed steps in the order they ended, shared by all tasks and threads of one context."""
+    """Completed steps in the order they ended, shared by all tasks and threads of one context.
+
+    It keeps the last `records_max` of them.
+    """
 
     def __init__(self, *, records_max: int = STEPS_KEPT_MAX) -> None:
         self._records: deque[CompletedStep] = deque(maxlen=records_max)
@@ -76,14 +79,14 @@ class StepLog:
             return list(self._records)
 
     def drain(self) -> list[CompletedStep]:
-        """Return the content of the log, and empty it."""
+        """Return the content of the log, and empty it. The counts of entered steps stay."""
         with self._guard:
             taken = list(self._records)
             self._records.clear()
         return taken
 
     def reset(self) -> None:
-        """Empty the log, and forget how often each step was entered."""
+        """Empty the log, and forget how often each step was entered and how many were dropped."""
         with self._guard:
             self._records.clear()
             self._entered.clear()
@@ -162,8 +165,9 @@ class StepBook:
     def begin(self, step: StepView, ledger: Ledger, note: RunNote | None = None) -> str:
         """Write the steps around a new run to its ledger first. Return the id of their chain.
 
-        `note` is a note about the run. Errors of the ledger are raised; then the run must not
-        begin.
+        `note` is a note about the run. In a replay nothing is written, and the recorded chain is
+        returned. Errors of the ledger are raised, and `LedgerError` if an earlier write of a
+        resumed chain failed; then the run must not begin.
         """
         again = self._again
         if again is not None and again.replaying:
@@ -183,7 +187,10 @@ class StepBook:
         return chain.id
 
     def note(self, step: StepView, ledger: Ledger, note: RunNote) -> None:
-        """Keep a note about a run in a step, to be written with the next record."""
+        """Keep a note about a run in a step, to be written with the next record.
+
+        It is dropped if the steps have no chain in that ledger.
+        """
         with self._guard:
             chain = self._chains.get(key_of(ledger))
         if chain is not None:
@@ -192,7 +199,8 @@ class StepBook:
     def end(self, step: StepView, left: StepLeft) -> None:
         """Commit the receipt of an ended step in each chain.
 
-        If ledgers fail, the first error is raised, after the other chains have been written.
+        Chains that are begun later get it too, if it is among the last `STEPS_HELD_MAX`. If ledgers
+        fail, the first error is raised, after the other chains have been written.
         """
         with self._guard:
             chains = list(self._chains.values())
@@ -260,7 +268,7 @@ class _Chain:
         """Commit the receipt of a step, or its entry, and all records that must precede it.
 
         Nothing is written for a resumed step with the recorded result. Raise `LedgerError` if an
-        earlier write has failed.
+        earlier write has failed. The first error gives the chain up, and is raised as it is.
         """
         if left is not None:
             receipt = msgspec.structs.replace(left.receipt, chain=self.id)
@@ -334,7 +342,10 @@ def _with_missed(first: Record, missed: int) -> Record:
 
 
 def key_of(ledger: Ledger) -> object:
-    """Return a key that is equal for two ledgers on the same file."""
+    """Return a key for the file of a ledger: its absolute path, in which links are not resolved.
+
+    A ledger without a file has a key of its own.
+    """
     # `id` is safe here, because the chain keeps its ledger alive.
     path = getattr(ledger, "path", None)
     return str(path.absolute()) if isinstance(path, Path) else id(ledger)
@@ -405,7 +416,10 @@ class ActiveStep:
                 each.usage = each.usage.with_call(charge, model=model)
 
     def charge(self, charge: Charge, *, model: str) -> None:
-        """Record a model call in all scopes. Then raise `StepBudgetError` if it passed a limit."""
+        """Record a model call in all scopes. Then raise `StepBudgetError` if a limit is passed.
+
+        The error is for the innermost step with a passed limit, even if an earlier call passed it.
+        """
         with self.scope_tree.lock:
             self.note(charge, model=model)
             error = self._error(self.scope_tree.tree.spend(self.path, Amount.of_charge(charge)))
@@ -426,13 +440,16 @@ class ActiveStep:
             return self.scope_tree.tree.rows()
 
     def count_earlier(self, charge: Charge, *, model: str) -> None:
-        """Count a model call of an earlier process in all scopes. No limit is checked."""
+        """Count a model call of an earlier process in usage and scopes. No limit is checked."""
         with self.scope_tree.lock:
             self.note(charge, model=model)
             self.scope_tree.tree.spend(self.path, Amount.of_charge(charge))
 
     def count_earlier_step(self, receipt: StepReceipt) -> None:
-        """Count the use of an inner step that ran in an earlier process and does not run again."""
+        """Count the use of an inner step that ran in an earlier process and does not run again.
+
+        No limit is checked.
+        """
         with self.scope_tree.lock:
             for each in self.chain():
                 each.usage = each.usage.with_step(receipt)
@@ -444,14 +461,17 @@ class ActiveStep:
             self.scope_tree.tree.spend(self.path, used)
 
     def is_here(self) -> bool:
-        """Return True in the step's own frame, False in tasks and threads that it started."""
+        """Return True in the task and thread that entered the step, False in those that it started.
+
+        Always False for a step that is neither resumed nor replayed: its frame is not kept.
+        """
         return self.frame == _frame()
 
     def hold(self) -> ActiveStep | None:
         """Keep the step's budget scope open, even after the step ends.
 
         If it has already ended, keep that of the nearest enclosing step that has not. Return the
-        step whose scope is kept, or None. Call `let_go` on it exactly once.
+        step whose scope is kept; None if all of them have ended. Call `let_go` on it exactly once.
         """
         with self.scope_tree.lock:
             found = next((each for each in self.chain() if not each.ended), None)
@@ -460,7 +480,10 @@ class ActiveStep:
             return found
 
     def name_run(self, run: str) -> None:
-        """Note that a run begins in this step."""
+        """Note that a run begins in this step.
+
+        The first `RUNS_NAMED_MAX` are named, the others counted.
+        """
         with self.scope_tree.lock:
             self.runs_begun += 1
             if len(self.runs) < RUNS_NAMED_MAX:
@@ -474,7 +497,10 @@ class ActiveStep:
                 self.runs.remove(run)
 
     def let_go(self) -> None:
-        """End one `hold`. With the last one the scope is closed."""
+        """End one `hold`. With the last one the scope is closed, and the step around is let go.
+
+        The last of an outermost step closes its book.
+        """
         with self.scope_tree.lock:
             self._holders -= 1
             if self._holders:
@@ -486,9 +512,11 @@ class ActiveStep:
             self.book.close()
 
     def end(self, status: StepStatus, error: str | None = None) -> None:
-        """End the step, and commit its receipt. A second call does nothing.
+        """End the step, add it to the log, and commit its receipt. A second call does nothing.
 
-        Errors of a ledger that cannot be written are raised; the step has ended nevertheless.
+        First, recorded runs and steps that were not asked for again are counted. If such a run
+        cannot be read any more, that error is raised, and the step stays open. Errors of a ledger
+        that cannot be written are raised; the step has ended nevertheless.
         """
         kept = self.kept if status == "completed" else NOT_KEPT
         self._count_unasked(status, kept)
@@ -507,7 +535,10 @@ class ActiveStep:
             self.let_go()
 
     def forget(self) -> None:
-        """End the step without a receipt, as if it had never been entered."""
+        """End the step without a receipt, and without an entry in the log.
+
+        What it spent stays counted. Does nothing if it has ended.
+        """
         with self.scope_tree.lock:
             if self.ended:
                 return
@@ -584,10 +615,14 @@ def enter(
 ) -> ActiveStep | Served:
     """Enter a step inside another, or an outermost one.
 
-    A `depth` of None is one more than that of `outer`. `arguments` is the digest of the arguments
-    of the call, `caller` the host call that makes it. `again` is for the outermost step: the record
-    of an earlier process. Return a `Served`, without entering, if the step was completed there and
-    need not run again.
+    A `depth` of None is one more than that of `outer`. If `outer` has ended, the nearest step
+    around it that has not is entered. `arguments` is the digest of the arguments of the call,
+    `caller` the host call that makes it. `again` is for the outermost step: the record of an
+    earlier process.
+
+    Return a `Served`, without entering, if the step was completed there and need not run again: its
+    use is counted, and it is in the log. Raise `StepsDiverged` if the recorded outermost step is
+    another.
     """
     scope_tree = ScopeTree() if outer is None else outer.scope_tree
     # `outer` may have ended in another thread; `hold` finds the nearest step that is still open.
@@ -675,7 +710,11 @@ def _path(
     again: StepReplay | None,
     caller: str,
 ) -> str:
-    """Return the path of a step that is entered now. No other step in its tree has it."""
+    """Return the path of a step that is entered now, and count one more of its kind.
+
+    No other step in its tree has it. Raise `StepsDiverged` if the recorded outermost step is
+    another.
+    """
     part = _escape(definition.function) + (f"[{_escape(key)}]" if key else "")
     if outer is None:
         if again is not None:

@@ -33,6 +33,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.step import StepsDiverged
 from tallystick.core.views.receipt import holds_steps
+from tallystick.ledger.custody import require_row
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.context.inputs import Input
@@ -66,7 +67,10 @@ class StepsReport:
         return self.divergence is None
 
     def note(self, found: StepDivergence | None) -> None:
-        """Keep a divergence if it is the first one."""
+        """Keep a divergence if it is the first one, with its texts shortened.
+
+        None changes nothing.
+        """
         if found is not None and self.divergence is None:
             self.divergence = msgspec.structs.replace(
                 found, recorded=shorten(found.recorded), now=shorten(found.now)
@@ -74,7 +78,10 @@ class StepsReport:
 
 
 def entry_difference(now: StepEntered, before: StepEntered | None) -> StepDivergence | None:
-    """Return the divergence of a step that is not recorded, or has other arguments; else None."""
+    """Return the divergence of a step that is not recorded, or has other arguments; else None.
+
+    Arguments that were recorded without a digest are not compared.
+    """
     if before is None:
         return StepDivergence(step=now.path, field="step", recorded=None, now=now.path)
     recorded, arguments = before.arguments_sha256, now.arguments_sha256
@@ -86,7 +93,11 @@ def entry_difference(now: StepEntered, before: StepEntered | None) -> StepDiverg
 def end_difference(
     path: str, status: StepStatus, kept: KeptValue, before: StepLeft | None
 ) -> StepDivergence | None:
-    """Return the divergence of a step that ended with another status or value; else None."""
+    """Return the divergence of a step that ended with another status or value; else None.
+
+    The status is compared first, the value only if the recorded one was kept. None if no end is
+    recorded.
+    """
     if before is None:
         return None
     pairs: list[tuple[str, object, object]] = [("status", before.receipt.status, status)]
@@ -99,7 +110,10 @@ def end_difference(
 
 
 def shorten(value: object) -> object:
-    """Return a value as it is shown to people, shortened."""
+    """Return a value as it is shown to people: a text is cut after 200 characters.
+
+    A struct becomes plain values; other values are returned as they are.
+    """
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, str) and len(value) > _SHOWN_CHARS_MAX:
@@ -128,7 +142,7 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_record(cls, started: RunStarted) -> RunAsked:
-        """Return the request of a recorded run."""
+        """Return the request of a recorded run. Texts without an attachment are left out."""
         held = [(each.name, each.attachment) for each in started.inputs]
         held += [(each.name, each.attachment) for each in started.texts if each.attachment]
         return cls(
@@ -195,22 +209,24 @@ class StepHistory:
     def read(cls, ledger: Ledger, chain: str) -> StepHistory:
         """Read a chain and its runs.
 
-        Raise `RunNotFound` if it is not in the ledger, `LedgerError` if an entry is not valid, and
-        `UsageError` if it is no chain of steps.
+        Runs with an erased body are left out, and so are forks. Raise `RunNotFound` if the chain is
+        not in the ledger, and `LedgerError` if one of its entries is not valid. Raise `UsageError`
+        if it is no chain of steps, or lacks its outermost step.
         """
-        rows = {row.run: row for row in ledger.runs()}
-        if chain not in rows:
-            raise RunNotFound(run=chain)
+        row = require_row(ledger.row(chain), chain)
         bad = verify_ledger(ledger, [chain]).first_bad
         if bad is not None:
             raise LedgerError(f"steps {chain} do not hold at entry {bad.seq}: {bad.why}")
         records = list(records_of(ledger, chain))
         if not holds_steps(records):
             raise UsageError(f"{chain} is a run and no chain of steps; resume it with `resume`")
-        found = cls(chain=chain, head=rows[chain].head, root=_root_of(chain, records))
+        found = cls(chain=chain, head=row.head, root=_root_of(chain, records))
         notes = found._add(records)
         for run in runs_inside(ledger, chain):
-            found._add_run(ledger, run, count=rows[run].head.count, notes=notes)
+            # A chain that is replayed may still be running: runs begin and go meanwhile.
+            inside = ledger.row(run)
+            if inside is not None:
+                found._add_run(ledger, run, count=inside.head.count, notes=notes)
         for runs in found.runs.values():
             runs.sort(key=lambda each: (each.started.started_at, each.run))
         return found
@@ -251,7 +267,8 @@ class StepHistory:
     def occurrences(self, first: str) -> dict[int, str]:
         """Return the occurrences of a step inside another, each with the host call that entered it.
 
-        `first` is its path at the first occurrence.
+        The call is "" for the step's own code. `first` is the path of the step at the first
+        occurrence.
         """
         around = first.rpartition("/")[0]
         found: dict[int, str] = {}
@@ -285,7 +302,10 @@ class Occurrences:
         self._own = 0
 
     def next(self, caller: str) -> int:
-        """Return the next number; `caller` is the host call that enters, "" for own code."""
+        """Return the next number; `caller` is the host call that enters, "" for own code.
+
+        No number is returned twice.
+        """
         if caller:
             known = (each for each in sorted(self._recorded) if self._recorded[each] == caller)
             number = next((each for each in known if each not in self._given), None)
@@ -303,7 +323,8 @@ class Occurrences:
 def charges_of(history: History, read: Callable[[str], History]) -> Iterator[tuple[str, Charge]]:
     """Yield the model and the charge of each model call of a run and of the runs inside it.
 
-    `read` returns the history of a child run. A child that was removed has no charges.
+    `read` returns the history of a child run. A child for which it raises `RunNotFound` has no
+    charges.
     """
     yield from history.charges
     for child in history.children:
@@ -314,7 +335,7 @@ def charges_of(history: History, read: Callable[[str], History]) -> Iterator[tup
 def inputs_digest(inputs: Sequence[Input]) -> str:
     """Return the digest of a run's inputs, as computed from the record of such a run.
 
-    Raise `UsageError` if a file cannot be read.
+    "" if there are none. Raise `UsageError` if a file cannot be read.
     """
     found = [
         ("" if each.is_picture else each.variable, _label(each), _sha256(each)) for each in inputs
@@ -334,7 +355,7 @@ def _digest_of(
 
 
 def _label(given: Input) -> str:
-    """Return the name of an input as its attachment has it."""
+    """Return the name of an input as its attachment has it: its last 1,000 characters."""
     return given.name.encode("utf-8", "replace").decode()[-_LABEL_CHARS_MAX:]
 
 
@@ -413,8 +434,9 @@ class StepReplay:
     """The record of an earlier process, for one process that runs the program again.
 
     It is shared by all steps and runs of the program. `key` identifies the ledger of the chain,
-    `fence` is the fencing token of the resume. `find_run` returns the run that a value refers to,
-    or None if it has changed. `count` informs the agent of runs that this process did not pay for.
+    `fence` is the fencing token of the resume. With a `report`, it is a replay. `find_run` returns
+    the run that a value refers to, None if it has changed. `count` is called in a resume with runs
+    that this process did not pay for, each run once.
     """
 
     def __init__(
@@ -462,7 +484,7 @@ class StepReplay:
     def root_path(self, part: str) -> str:
         """Return the path of the outermost step. `part` is the called function, with its key.
 
-        Raise `StepsDiverged` if the recorded step is another.
+        Raise `StepsDiverged` if the recorded step is another; a replay notes it in the report too.
         """
         path = self.history.root.path
         if path != part and not path.startswith(f"{part}#"):
@@ -470,14 +492,23 @@ class StepReplay:
         return path
 
     def occurrence(self, first: str, caller: str) -> int:
-        """Return the occurrence of a step that is entered. `first` is its path the first time."""
+        """Return the occurrence of a step that is entered now. `first` is its path the first time.
+
+        Each call counts one more.
+        """
         with self._guard:
             if first not in self._occurrences:
                 self._occurrences[first] = Occurrences(self.history.occurrences(first))
             return self._occurrences[first].next(caller)
 
     def enter(self, facts: StepEntered) -> Served | None:
-        """Note that a step is about to be entered. Return its recorded result if it is served."""
+        """Note that a step is about to be entered. Return its recorded result if it is served.
+
+        Return None if it must run. That is always so in a replay, which notes a divergence in the
+        report. In a resume it is so unless the step completed with the same known arguments, left
+        nothing unfinished, and its value can be read. Runs of a served step are counted. Raise what
+        `find_run` raises, except `ValueError`.
+        """
         path = facts.path
         self._seen.add(path)
         before, left = self.history.entered.get(path), self.history.left.get(path)
@@ -503,14 +534,21 @@ class StepReplay:
         return Served(value=value, receipt=left.receipt)
 
     def with_first_time(self, facts: StepEntered) -> StepEntered:
-        """Return the facts of a step with the time at which it was first entered."""
+        """Return the facts of a step with the recorded time of its entry.
+
+        They are unchanged if none is recorded.
+        """
         before = self.history.entered.get(facts.path)
         if before is None:
             return facts
         return msgspec.structs.replace(facts, entered_at=before.entered_at)
 
     def has_record(self, facts: StepEntered, left: StepLeft | None = None) -> bool:
-        """Return True if the chain has these facts of a step, still open or ended with `left`."""
+        """Return True if the chain had these facts of a step when it was read.
+
+        With `left`, it had that end too; without, no end. Times, notes and the order of runs may
+        differ.
+        """
         before = self.history.entered.get(facts.path)
         if before is None or _without_time(before) != _without_time(facts):
             return False
@@ -520,7 +558,9 @@ class StepReplay:
     def leave(self, path: str, status: StepStatus, kept: KeptValue) -> Unasked:
         """Note that a step is left. Return what was recorded in it and not asked for again.
 
-        That counts as asked for from now on, and the agent is informed of its cost.
+        That counts as asked for from now on, and the agent is informed of its cost in a resume. A
+        replay notes another end, and in a completed step all that was not asked for, as
+        divergences.
         """
         if self._report is not None:
             self._report.note(end_difference(path, status, kept, self.history.left.get(path)))
@@ -533,7 +573,10 @@ class StepReplay:
         return unasked
 
     def limits_changed(self, facts: StepEntered) -> bool:
-        """Return True if a step declares another budget than the recorded one."""
+        """Return True if a step declares another budget than the recorded one.
+
+        False if it is not recorded.
+        """
         before = self.history.entered.get(facts.path)
         now = facts.tokens_max, facts.usd_max
         return before is not None and (before.tokens_max, before.usd_max) != now
@@ -543,11 +586,13 @@ class StepReplay:
     def find(
         self, path: str, asked: RunAsked, *, key: object, in_order: bool, caller: str
     ) -> RecordedRun | None:
-        """Return the recorded run for a request in a step; None if it is a new run.
+        """Return the recorded run for a request in a step, and take it; None if it is a new run.
 
-        Raise `StepsDiverged` if the step made another request at this point, and `UsageError` if
-        `key` is that of another ledger. `in_order` means that the step's own frame asks, and not
-        one of several tasks or threads. `caller` is the host call that asks, "" for none.
+        Raise `UsageError` if `key` is that of another ledger. Raise `StepsDiverged` if a recorded
+        run is the same request under other limits, or if a run is missing that a receipt names.
+        With `in_order` it is raised for any other request while recorded runs are left, and in a
+        replay for every request without a record. `in_order` means that the step's own frame asks,
+        and not one of several tasks or threads. `caller` is the host call that asks, "" for none.
         """
         if key != self.key:
             raise UsageError(
@@ -570,11 +615,14 @@ class StepReplay:
         self._diverge(step=path, run=nearest.run, field=field, recorded=recorded, now=now)
 
     def history_of(self, run: str) -> History:
-        """Return the records of a run. Raise `RunNotFound` if it is not there."""
+        """Return the records of a run, of a fork with those that it shares.
+
+        Raise `RunNotFound` if it is not there, and `LedgerError` if a body was removed.
+        """
         return History(whole_records(self.ledger, run))
 
     def count(self, runs: Sequence[RecordedRun]) -> None:
-        """Inform the agent of runs that an earlier process paid for, each once."""
+        """Inform the agent of runs that an earlier process paid for, each once. Not in a replay."""
         with self._guard:
             fresh = [each for each in runs if not each.counted]
             for each in fresh:
@@ -590,7 +638,10 @@ class StepReplay:
     # -- a replay ------------------------------------------------------------------------------
 
     def note_replayed(self, path: str, found: StepDivergence | None) -> None:
-        """Count a run that was replayed, and note its divergence if it has one."""
+        """Count a run that was replayed, and note its divergence if it has one.
+
+        `path` is the step of the divergence. Does nothing in a resume.
+        """
         if self._report is not None:
             with self._guard:
                 self._report.runs += 1
@@ -599,11 +650,17 @@ class StepReplay:
                 )
 
     def refuse_interrupted(self, path: str, run: str) -> NoReturn:
-        """Raise `StepsDiverged` for an interrupted run, which a replay cannot resume."""
+        """Raise `StepsDiverged` for an interrupted run, which a replay cannot resume.
+
+        A replay has it in its report too.
+        """
         self._diverge(step=path, run=run, field="end", recorded=None, now="asked for")
 
     def finish(self) -> None:
-        """Note a divergence if the program ended without entering the recorded outermost step."""
+        """Note a divergence if the program ended without entering the outermost step.
+
+        Only in a replay.
+        """
         root = self.history.root.path
         if self._report is not None and not self._taken:
             self._report.note(StepDivergence(step=root, field="step", recorded=root, now=None))
@@ -713,7 +770,7 @@ def _nearest(
     """Return the recorded run that the program most likely meant, of several that differ.
 
     That is one with the same request under other limits. If `strict`, it may also be one with the
-    same goal, or else the first. None if there is no such run.
+    same goal, or else the first that waits. None if there is no such run.
     """
     twins = [each for each in waiting if each.asked.is_twin(asked)]
     same = [each for each in waiting if each.asked.goal == asked.goal]

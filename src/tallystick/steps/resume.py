@@ -50,9 +50,12 @@ async def run_in_steps(
 ) -> Run:
     """Run a goal to its end, or return the result of an earlier process.
 
-    `around` are the steps, and the session of the run if it is in one. Raise `RunInDoubt`,
-    `ResumeRefused` or `UsageError` if the run cannot be resumed: then nothing was done, and the
-    same request can be made again.
+    `around` are the steps, and the session of the run if it is in one. A recorded run that is over
+    is counted in the steps, and returned or raised as `StepBudgetError` as it was then; one that is
+    not is resumed. A replay raises `StepsDiverged` for that one.
+
+    Raise `RunInDoubt`, `ResumeRefused` or `UsageError` if the run cannot be resumed: then nothing
+    was done, and the same request can be made again.
     """
     request = dataclasses.replace(request, model=request.model or steps.model)
     found = steps.recorded
@@ -86,7 +89,7 @@ async def _run_recorded(
     if found.note.refused is not None:
         refused = msgspec.convert(found.note.refused, PreflightRefusal)
         raise StepBudgetError(refused, run=run.run, answer=run.answer)
-    return steps.ended(run, refused=None, rows=context.client_scopes.rows)
+    return steps.result_of(run, refused=None, rows=context.client_scopes.rows)
 
 
 async def _continue_run(context: RunContext, request: RunRequest, steps: RunSteps) -> Run:
@@ -115,7 +118,10 @@ async def _continue_run(context: RunContext, request: RunRequest, steps: RunStep
 
 
 def _skip_answered(again: StepReplay | None, model: Model) -> None:
-    """Advance a model that answers by position, such as those of tests, past the recorded calls."""
+    """Advance a model that answers by position, such as those of tests, past the recorded calls.
+
+    Other models are left as they are.
+    """
     if again is not None:
         runs = [run for found in again.history.runs.values() for run in found]
         own = [run.run for run in runs if run.started.model == model.name]
@@ -142,7 +148,11 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
 
 
 def _read_checked(ledger: Ledger, run: str) -> list[Record]:
-    """Return the records of a run. Raise `ResumeRefused` if its chain is not valid."""
+    """Return the records of a run.
+
+    Raise `ResumeRefused` if its chain is not valid, `RunNotFound` if it is not there, and
+    `LedgerError` if a body was removed.
+    """
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:
         raise ResumeRefused(run=run, why=f"does not hold at entry {bad.seq}: {bad.why}")
@@ -150,7 +160,10 @@ def _read_checked(ledger: Ledger, run: str) -> list[Record]:
 
 
 def run_of_ref(context: RunContext, ref: RunRef) -> Run | None:
-    """Return the run that a kept value refers to; None if it is gone or has changed."""
+    """Return the run that a kept value refers to; None if it is gone, has no end, or has changed.
+
+    Raise `ResumeRefused` if its chain is not valid, and `LedgerError` if a body was removed.
+    """
     if context.ledger.row(ref.run) is None:
         return None
     records = _read_checked(context.ledger, ref.run)
@@ -177,7 +190,9 @@ def _divergence(report: ReplayReport) -> StepDivergence | None:
 def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iterator[None]:
     """Have the next outermost step inside resume a chain, which is locked meanwhile.
 
-    Raise `UsageError` inside a step, and the errors of `StepHistory.read`.
+    Further outermost steps run as new ones. Raise `UsageError` inside a step, or while a living
+    process holds the chain. Raise `RunNotOwned` if it was moved away or imported, and the errors of
+    `StepHistory.read`.
     """
     _check_outside()
     ledger = context.ledger
@@ -225,7 +240,10 @@ def replayed_steps(context: RunContext, chain: str) -> Iterator[StepsReport]:
 
 
 def _count(context: RunContext, runs: Sequence[RecordedRun]) -> None:
-    """Inform the agent of the cost of runs of an earlier process."""
+    """Inform the agent of the cost of runs of an earlier process.
+
+    Those without an end are left out.
+    """
     for each in runs:
         if each.ended is not None:
             with context.client_scopes.run(

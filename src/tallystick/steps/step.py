@@ -52,7 +52,10 @@ _AGAIN: ContextVar[StepReplay | None] = ContextVar("tallystick_steps_again", def
 
 
 def current_step() -> ActiveStep | None:
-    """Return the innermost step that is active here; None outside of steps."""
+    """Return the innermost step that is active here; None outside of steps.
+
+    A step that has ended is skipped.
+    """
     found = _CURRENT.get()
     # A task may outlive the step that started it; then the next one around is the current one.
     while found is not None and found.ended:
@@ -63,8 +66,8 @@ def current_step() -> ActiveStep | None:
 def call_around(active: ActiveStep | None) -> str:
     """Return the host call that runs directly in a step; "" for the step's own code.
 
-    The name is the same in every process that runs or resumes the run, even if the call is
-    repeated.
+    "" also in a host call that has no key, because it is no effect. The name is the same in every
+    process that runs or resumes the run, even if the call is repeated.
     """
     if active is None or _CALLED_IN.get() is not active:
         return ""
@@ -93,7 +96,10 @@ def completed_steps() -> StepLog:
 
 @contextmanager
 def step_log() -> Iterator[StepLog]:
-    """Use a new log for all steps inside, also for those in tasks."""
+    """Use a new log for all steps inside, also for those in tasks.
+
+    The earlier log comes back after.
+    """
     before, log = _LOG.get(), StepLog()
     _LOG.set(log)
     try:
@@ -103,7 +109,10 @@ def step_log() -> Iterator[StepLog]:
 
 
 def reset_steps(registry: StepRegistry) -> None:
-    """Clear the registry, the active steps of this context, and the log."""
+    """Clear the registry, the active steps of this context, and the log.
+
+    The steps end without receipts.
+    """
     registry.reset()
     active = _CURRENT.get()
     for each in [] if active is None else list(active.chain()):
@@ -126,7 +135,10 @@ def _call_site_here() -> CallSite | None:
 
 @contextmanager
 def running_on_record(again: StepReplay) -> Iterator[None]:
-    """Have the next outermost step inside run on the record of an earlier process."""
+    """Have the next outermost step inside run on the record of an earlier process.
+
+    Only one step takes the record. A later one runs as new, and raises `StepsDiverged` in a replay.
+    """
     before = _AGAIN.get()
     _AGAIN.set(again)
     find_call_site_by(_call_site_here)
@@ -137,7 +149,7 @@ def running_on_record(again: StepReplay) -> Iterator[None]:
 
 
 def refuse_if_replaying(what: str) -> None:
-    """Raise `StepsDiverged` in a replay, for an action that is not recorded."""
+    """Raise `StepsDiverged` in a replay, for an action that is not recorded. Else do nothing."""
     active, again = current_step(), _AGAIN.get()
     if active is not None and active.again is not None:
         active.again.refuse_new(what)
@@ -164,8 +176,10 @@ def enter_step(
 ) -> AbstractContextManager[ActiveStep | None, bool]:
     """Return a context manager that enters a step. With None, nothing is entered.
 
-    `depth` is for hosts that count their own calls. With the boundary `continue`, a budget error
-    ends the block silently. Such a step always runs again when its chain is resumed.
+    It gives the step, None if nothing was entered. `depth` is for hosts that count their own calls,
+    `key` distinguishes siblings. With the boundary `continue`, a budget error ends the block
+    silently. Such a step always runs again when its chain is resumed. Entering raises
+    `StepsDiverged` if the recorded steps are others.
     """
     return StepFrame(definition, depth=depth, key=key)
 
@@ -173,7 +187,10 @@ def enter_step(
 def within_step(
     active: ActiveStep | None, function: Callable[Parameters, Result]
 ) -> Callable[Parameters, Result]:
-    """Return the function wrapped so that it runs inside a step, whichever thread calls it."""
+    """Return the function wrapped so that it runs inside a step, whichever thread calls it.
+
+    With None, it runs outside of steps. After each call the step and the log are as before.
+    """
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -261,8 +278,9 @@ class StepFrame:
     def keep_value(self, value: Result) -> Result:
         """Keep the value that the function returned, if possible, and return it.
 
-        Nothing is kept if the value cannot be encoded, or if the function changed its arguments:
-        serving only the value would lose that change.
+        Nothing is kept if the value cannot be encoded or is too long, or if the arguments have no
+        digest. Nor is it if the function changed its arguments: serving only the value would lose
+        that change.
         """
         if self._active is not None and self._arguments:
             kept = kept_value(value, run_ref)
@@ -302,8 +320,9 @@ def _again_for(definition: StepDefinition) -> StepReplay | None:
 def _leave(active: ActiveStep, error: BaseException | None) -> bool:
     """End a step as its boundary says. Return True if the error ends here.
 
-    If the caller gets no other error, one of the ledger is raised: a record that cannot be written
-    is not hidden. Otherwise it becomes a note on the other error.
+    With the boundary `escalate`, raise the error marked for the steps above. If the caller gets no
+    other error, one of the ledger is raised: a record that cannot be written is not hidden.
+    Otherwise it becomes a note on the other error.
     """
     if error is None:
         active.end("completed")
@@ -370,8 +389,9 @@ def charge_step(
 ) -> None:
     """Record a model call that was made without an agent, in every step around.
 
-    Raise `StepBudgetError` if it passes a limit. A cost of None is not known. Outside of steps
-    nothing is recorded.
+    Raise `StepBudgetError` if a limit is passed then. A cost of None is not known. Negative figures
+    count as zero. Raise `InvalidStep` for tokens that are no whole number or a cost that is not
+    finite. Outside of steps nothing is recorded.
     """
     charge = charge_of_call(
         input_tokens=input_tokens, output_tokens=output_tokens, cost_usd=cost_usd
@@ -440,6 +460,9 @@ def step(
     `error_boundary` decides what the caller gets: the error (`fail`), None (`continue`), or the
     error marked for the steps above (`escalate`). `model` is for calls that name none. `key`
     distinguishes siblings that run in parallel: a text, or a function of the step's arguments.
+
+    Raise `InvalidStep` for options that are not valid, or for a generator. A call raises it if its
+    `key` is no text, or if a `def` function returns a coroutine.
     """
     if callable(name):
         return step()(name)

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 class RunSteps(Surroundings):
     """The steps around a run, kept open from its start until it ends, in another thread.
 
-    `recorded` is the run of an earlier process, None for a new one.
+    `recorded` is the run of an earlier process, None for a new one. Leaving it as a context manager
+    lets the steps go, and takes back the name of a run that did not begin.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RunSteps(Surroundings):
     def here(cls, run: str) -> RunSteps:
         """Keep the steps around this point open for a run. Use the result as a context manager.
 
-        Raise `StepsDiverged` in a replay.
+        Outside of steps it has none. Raise `StepsDiverged` in a replay.
         """
         refuse_if_replaying(run)
         active = current_step()
@@ -83,10 +84,11 @@ class RunSteps(Surroundings):
         ledger: Callable[[], Ledger],
         request_of: Callable[[StepReplay, str | None], RunAsked],
     ) -> RunSteps:
-        """Do the same for a run that is asked for here: a new one, or one of an earlier process.
+        """Keep the steps around open for a run that is asked for: new, or of an earlier process.
 
-        `request_of` returns the request, given the model of the step. Raise `StepsDiverged` if the
-        step made another request at this point.
+        `ledger` and `request_of` are called only if the steps have a record. `request_of` returns
+        the request, given the model of the step. Raise `StepsDiverged` if the step made another
+        request at this point, and `UsageError` if the ledger is not that of the record.
         """
         active = current_step()
         if active is None or active.again is None:
@@ -125,6 +127,7 @@ class RunSteps(Surroundings):
         """Write the steps to the ledger of a run that is about to begin, before it.
 
         Return the id of their chain and the path of the innermost, or nothing outside of steps.
+        Errors of the ledger are raised; then the run must not begin.
         """
         if self._active is None:
             return {}
@@ -135,7 +138,11 @@ class RunSteps(Surroundings):
         return {"parent": chain, "step": self._active.facts.path}
 
     def count_earlier(self, ledger: Ledger, history: History) -> None:
-        """Count the cost of a run that is over in the record in the steps around."""
+        """Count the cost of a run that is over in the record in the steps around.
+
+        The run counts as begun. Call it only inside steps. Raise `LedgerError` if a record of a run
+        inside it was erased; one that was removed has no cost.
+        """
         assert self._active is not None
         self._begun, self._ledger = True, ledger
         for model, charge in charges_of(history, lambda run: History(whole_records(ledger, run))):
@@ -152,7 +159,10 @@ class RunSteps(Surroundings):
         return self
 
     async def work(self, context: RunContext, request: RunRequest, around: Surroundings) -> Run:
-        """Run a goal to its end, or return the result of an earlier process."""
+        """Run a goal to its end, or return the result of an earlier process.
+
+        Raise the errors of `run_in_steps`.
+        """
         from tallystick.steps.resume import run_in_steps
 
         return await run_in_steps(context, request, self, around)
@@ -164,7 +174,7 @@ class RunSteps(Surroundings):
 
     @property
     def path(self) -> str:
-        """The path of the step that the run is begun in."""
+        """The path of the step that the run is begun in; "" outside of steps."""
         return "" if self._active is None else self._active.facts.path
 
     @property
@@ -176,16 +186,19 @@ class RunSteps(Surroundings):
 
     @property
     def model(self) -> str | None:
-        """The name of the model, if the call names none."""
+        """The name of the model of the step, for a call that names none; None if it has none."""
         return None if self._active is None else self._active.model
 
     @property
     def scopes(self) -> Sequence[ScopeRef]:
-        """The scopes that pay beside the agent's."""
+        """The scope of the step, which pays beside the agent's; none outside of steps."""
         return () if self._active is None else (self._active.place,)
 
-    def settled(self, model: str, charge: Charge) -> None:
-        """Count a model call that was settled."""
+    def note_settled(self, model: str, charge: Charge) -> None:
+        """Count a settled model call in the usage of the steps.
+
+        Their scopes were charged already.
+        """
         if self._active is not None:
             self._active.note(charge, model=model)
 
@@ -195,13 +208,15 @@ class RunSteps(Surroundings):
             return function
         return dataclasses.replace(function, function=within_step(self._active, function.function))
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
         """Return the run, or raise `StepBudgetError` if a budget of the steps around ended it.
 
-        `refused` is the call by which it ended, if it ended so. `rows` returns the scopes around
-        the run that are not steps.
+        It is raised if another scope than the run's own refused the call that ended it. It is also
+        raised if a limit of a step is passed. A run that was cancelled or is in doubt is returned.
+        `refused` is the call by which it ended, None if it ended otherwise. `rows` returns the
+        scopes around the run that are not steps. A refusal is noted for a later resume.
         """
         if self._active is None or run.stop in ("cancelled", "in_doubt"):
             return run
@@ -215,11 +230,11 @@ class RunSteps(Surroundings):
             raise StepBudgetError(over.facts, run=run.run, answer=run.answer)
         return run
 
-    def heard(self, run: Run) -> Run:
+    def result_for_caller(self, run: Run) -> Run:
         """Return the run, which is about to be reported to the step.
 
         That a run without an answer was reported is noted, so that a step that runs again gets the
-        same.
+        same. Nothing is noted if the run has not begun.
         """
         known = self.recorded is not None and self.recorded.note.told
         if not run.answered and not known:
@@ -263,8 +278,11 @@ def _preflight(refused: RefusedCall, rows: list[ScopeRow], *, message: str) -> P
 class StepPlace:
     """The steps around a place in a program, for runs that are asked for there."""
 
-    def asked(self, request: RunRequest, client: Asking) -> RunSteps:
-        """Keep the steps around a run that is asked for here open, and find out which run it is."""
+    def for_request(self, request: RunRequest, client: Asking) -> RunSteps:
+        """Keep the steps around a run that is asked for here open, and find out which run it is.
+
+        Raise `UsageError` if an input cannot be read, and the errors of `RunSteps.for_request`.
+        """
 
         def request_of(again: StepReplay, model: str | None) -> RunAsked:
             name = None if again.replaying else client.model_of(request.model or model).name
@@ -283,5 +301,8 @@ class StepPlace:
         return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)
 
     def here(self, run: str) -> RunSteps:
-        """Keep the steps around a run that is resumed or forked here open."""
+        """Keep the steps around a run that is resumed or forked here open.
+
+        Raise `StepsDiverged` in a replay.
+        """
         return RunSteps.here(run)

@@ -25,7 +25,10 @@ _PAUSE_SECONDS = 0.05
 
 
 class FileLock:
-    """One exclusive lock. An error of the system is raised as `OSError`."""
+    """One exclusive lock. An error of the system is raised as `OSError`.
+
+    Taking raises `NotSupportedHere` on a system without file locks.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,16 +38,16 @@ class FileLock:
     def is_current(self) -> bool:
         """True if the lock is held, and its name still stands for the file that is locked.
 
-        False after another process has put a lock of its own in its place.
+        False if that file was removed, or another process has put one of its own in its place.
         """
         return self._descriptor is not None and _is_at(self._descriptor, self.path)
 
     def take(self, *, wait_seconds: float | None = 0.0) -> bool:
-        """Take the lock, and make its file if there is none.
+        """Take the lock, and make its file and directory if there are none.
 
-        Return False if another process has it.
-
-        It is tried for `wait_seconds`; None waits without end.
+        Return False if another holder still has it after `wait_seconds`; it is asked for every
+        0.05 s. None waits without end. Do not take a lock twice: the second call waits for the
+        first.
         """
         make_private(self.path.parent)
         give_up = time.monotonic() + (wait_seconds or 0.0)
@@ -72,6 +75,7 @@ class FileLock:
                 os.close(descriptor)
 
     def _try_to_take(self, *, wait: bool) -> bool:
+        """Try once, or with `wait` wait until it succeeds. Return False if another has the lock."""
         while True:
             flags = os.O_RDWR | os.O_CREAT | system.CLOEXEC
             descriptor = os.open(self.path, flags, 0o600)
@@ -90,7 +94,11 @@ class FileLock:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a living process holds the lock on a file. False if there is no file."""
+    """Return True if the lock on a file cannot be taken now: a living process, or this one, has it.
+
+    False if there is no file. Raise `OSError` if the file cannot be opened to be written, and
+    `NotSupportedHere` on a system without file locks.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | system.CLOEXEC)
     except FileNotFoundError:
@@ -105,7 +113,8 @@ def is_locked(path: Path) -> bool:
 def proven_free(path: Path) -> Iterator[bool]:
     """Give True if there is a file that no process has locked, and keep it so while inside.
 
-    False without such a file, and if it cannot be opened: then nothing is proven.
+    False if it is locked, is not there or cannot be opened: then nothing is proven. Raise
+    `NotSupportedHere` on a system without file locks.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | system.CLOEXEC | system.NOFOLLOW)

@@ -30,44 +30,54 @@ class Owner(Protocol):
     """One owner, alive until it is released or its process dies."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The id of the owner, a ULID."""
+        ...
 
     def release(self, *, remove: bool) -> None:
         """Make this owner dead.
 
-        With `remove`, the proof goes too: nothing names this owner any more.
-
-        Releasing twice is harmless.
+        With `remove`, the proof goes too, so pass it only if nothing names this owner any more.
+        Releasing twice is harmless, and no error of the system is raised.
         """
         ...
 
 
 class Owners(Protocol):
-    """The owners of one store. No id is used twice, so an owner that is proven dead stays dead."""
+    """The owners of one store. No id is used twice, so an owner that is proven dead stays dead.
+
+    `hold` and `ids` raise the store's error if the system fails. The others do not.
+    """
 
     def hold(self) -> Owner:
-        """Become an owner. Its name is on the disk before anything can refer to it."""
+        """Return a new owner. Its name is on the disk before anything can refer to it."""
         ...
 
     def proven_dead(self, id: str) -> bool:
-        """Return True if an owner is dead for sure. False for one that is not known here."""
+        """Return True if an owner is dead for sure.
+
+        False for one that lives, that is not known here, or whose proof cannot be read.
+        """
         ...
 
     def knows(self, id: str) -> bool:
-        """Return True if there is anything that could prove an owner dead, now or later."""
+        """Return True if its proof is here: that could prove the owner dead, now or later."""
         ...
 
     def bury(self, id: str) -> None:
-        """Remove the proof of a dead owner that nothing names any more. Living owners stay."""
+        """Remove the proof of a dead owner. Do nothing if it is not proven dead.
+
+        The caller knows that nothing names it any more.
+        """
         ...
 
     def ids(self) -> list[str]:
-        """Return every owner that is known here, in the order of their ids."""
+        """Return every owner that is known here, living or dead, in the order of their ids."""
         ...
 
 
 class FileOwner:
-    """The lock of one owner."""
+    """The lock of one owner. The process is the owner as long as it has the lock."""
 
     def __init__(self, id: str, lock: FileLock) -> None:
         self.id = id

@@ -19,10 +19,11 @@ from tallystick.storage import system
 def make_private(directory: Path, *, forced: bool = False) -> None:
     """Make a directory and what is missing above it, each with the mode 0700.
 
-    With `forced`, the name of each is on the disk when this returns. `Path.mkdir(parents=True,
-    mode=0o700)` gives the mode to the last one only: the first command would leave the data
-    directory itself open to others.
+    One that is there keeps its mode. With `forced`, the name of each new one is on the disk when
+    this returns. Raise `OSError` if it cannot be made, or another kind of file has its name.
     """
+    # `Path.mkdir(parents=True, mode=0o700)` gives the mode to the last one only: the first command
+    # would leave the data directory itself open to others.
     if directory.is_dir():
         return
     make_private(directory.parent, forced=forced)
@@ -33,7 +34,10 @@ def make_private(directory: Path, *, forced: bool = False) -> None:
 
 
 def force_directory(directory: Path) -> None:
-    """Wait until the names in a directory are on the disk. Do nothing where there is no POSIX."""
+    """Wait until the names in a directory are on the disk. Do nothing where there is no POSIX.
+
+    Raise `OSError` if the system fails.
+    """
     if not system.is_posix():
         return
     descriptor = os.open(directory, os.O_RDONLY | system.DIRECTORY | system.CLOEXEC)
@@ -44,7 +48,10 @@ def force_directory(directory: Path) -> None:
 
 
 def open_new(path: Path, *, mode: int = 0o600) -> int:
-    """Make a file and return its descriptor. Raise `FileExistsError` if the name is taken."""
+    """Make a file, and return its descriptor for reading and writing.
+
+    Raise `FileExistsError` if the name is taken.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | system.CLOEXEC | system.BINARY
     return os.open(path, flags, mode)
 
@@ -57,6 +64,7 @@ def whole_file(
 
     With `replace=False`, a name that is taken by then raises `FileExistsError`: of two processes
     that make a file, one does. Without `forced`, the file may be lost or empty after a power cut.
+    If forcing the directory fails, this raises `OSError` although the file has its name.
     """
     partial = path.with_name(f".tally-{os.urandom(8).hex()}.partial")
     descriptor = open_new(partial, mode=mode)
@@ -78,6 +86,6 @@ def whole_file(
 
 
 def write_whole(path: Path, data: bytes, *, replace: bool = True, forced: bool = True) -> None:
-    """Write bytes to a file, all of them or none. Raise as `whole_file` does."""
+    """Write bytes to a file of mode 0600, all of them or none. Raise as `whole_file` does."""
     with whole_file(path, replace=replace, forced=forced) as file:
         file.write(data)

@@ -19,24 +19,39 @@ _LOCK = "lock"
 
 
 class PrivateFolder:
-    """One directory for `use`, which is part of its name. Removing it twice is harmless."""
+    """One directory for `use`, which is part of its name. Removing it twice is harmless.
+
+    Making one removes those of dead processes first. Raise `NotSupportedHere` on a system without
+    file locks, and `OSError` if it cannot be made.
+    """
 
     def __init__(self, use: str) -> None:
         prefix = f"tallystick-{use}-"
         system.require_posix(f"a {use} program")
         _remove_abandoned(Path(tempfile.gettempdir()), prefix)
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._lock = FileLock(self.path / _LOCK)
-        self._lock.take(wait_seconds=None)
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            self._lock = FileLock(self.path / _LOCK)
+            # Between making the lock file and locking it, another process may take the directory
+            # for an abandoned one, and remove it.
+            with contextlib.suppress(FileNotFoundError):
+                self._lock.take(wait_seconds=None)
+                return
 
     def remove(self) -> None:
-        """Remove the directory with its content, and release the lock."""
+        """Remove the directory with its content, and release the lock.
+
+        Errors while removing are passed over: what cannot be removed stays.
+        """
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.release()
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the directories of processes that are gone. One without a lock is just being made."""
+    """Remove the directories of this user whose lock file no process has locked.
+
+    One without a lock file may be just being made, so it stays. Errors are passed over.
+    """
     for each in parent.glob(f"{prefix}*"):
         with contextlib.suppress(OSError), proven_free(each / _LOCK) as left:
             if left and os.lstat(each / _LOCK).st_uid == system.user_id():

@@ -43,9 +43,9 @@ class FileKind:
 
     `versions` are those that can be read. A new file gets the first, and so does an older one when
     it is first opened to be written, in the transaction of `upgrade`. `newer` makes the error for
-    another version. `prepare` is called with each new connection, `fill` in the transaction that
-    makes the tables. `name` and `instead` are for the error on systems that cannot have such a
-    file.
+    another version. `prepare` is called once with each new connection, outside of a transaction and
+    before there are tables; `fill` once in the transaction that makes them. `name` and `instead`
+    are for the error on systems that cannot have such a file.
 
     A new file has pages of `page_bytes`. Its log is copied into it when it has `log_pages`. None
     leaves the defaults of SQLite: 4,096 bytes, and 1,000 pages.
@@ -65,9 +65,9 @@ class FileKind:
     log_pages: int | None = None
 
     def make(self, path: Path) -> os.stat_result:
-        """Make a private file if there is none, and return its `stat`.
+        """Make a private, empty file if there is none, with its directories, and return its `stat`.
 
-        Raise `NotSupportedHere` on a system without file locks.
+        Raise `NotSupportedHere` on a system without file locks, and `OSError` if it cannot be made.
         """
         system.require_posix(self.name, instead=self.instead)
         make_private(path.parent, forced=True)
@@ -81,7 +81,10 @@ class FileKind:
 
     @contextlib.contextmanager
     def translated(self, path: Path, *, waited_seconds: float) -> Iterator[None]:
-        """Translate an exception of the block into an error of the store."""
+        """Translate an error of SQLite or the system in the block into one of the store.
+
+        Other exceptions pass as they are.
+        """
         try:
             yield
         except Exception as error:
@@ -107,7 +110,10 @@ class FileKind:
         return False
 
     def bring_up_to_date(self, db: sqlite3.Connection) -> None:
-        """Give an older file the present version, in a transaction of its own."""
+        """Give an older file the present version, in a transaction of its own.
+
+        Do nothing without `upgrade`. An error leaves the transaction open: close the connection.
+        """
         if self.upgrade is None or self._is_current(db):
             return
         db.execute("BEGIN IMMEDIATE")
@@ -122,7 +128,7 @@ class FileKind:
         return bool(version == self.versions[0])
 
     def set_up(self, db: sqlite3.Connection) -> None:
-        """Make the tables of a new file, inside a transaction."""
+        """Make the tables of a new file and note its version, in the transaction of the caller."""
         for statement in self.schema:
             db.execute(statement)
         self.fill(db)
@@ -131,7 +137,12 @@ class FileKind:
 
 
 class SqliteConnection:
-    """A connection that threads take turns with. `kept=False` closes it after each use."""
+    """A connection that threads take turns with. `kept=False` closes it after each use.
+
+    A turn is waited for without a limit. Errors of SQLite and the system are raised as they are:
+    `FileKind.translated` translates them. Opening raises what `FileKind.make` and
+    `FileKind.recognizes` raise, and the store's `unavailable` for a file that was in use at a fork.
+    """
 
     def __init__(
         self,
@@ -167,7 +178,7 @@ class SqliteConnection:
 
     @property
     def mine(self) -> sqlite3.Connection | None:
-        """The connection if this very thread is using it, else None."""
+        """The connection if this very thread is using it and it is open, else None."""
         return self._connection if self.is_mine else None
 
     def check_not_mine(self) -> None:
@@ -179,7 +190,10 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[sqlite3.Connection]:
-        """Use the connection, alone. Raise `UsageError` if this thread is using it already."""
+        """Give the connection, to be used alone while inside. It is opened if it is closed.
+
+        Raise `UsageError` if this thread is using it already.
+        """
         with self._turn():
             try:
                 yield self._open_connection()
@@ -189,7 +203,7 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def kept_closed(self) -> Iterator[None]:
-        """Keep other threads from opening the file while inside.
+        """Close the file, after another thread's use, and keep others from opening it while inside.
 
         If this thread uses it, it stays open.
         """
@@ -201,14 +215,18 @@ class SqliteConnection:
             yield
 
     def close(self) -> None:
-        """Close the file. The next use opens it again."""
+        """Close the file, after another thread's use, without a limit. The next use opens it again.
+
+        Raise `UsageError` if this thread is using it.
+        """
         with self._turn():
             self._close()
 
     def before_fork(self, give_up: float) -> bool:
-        """Close the file and keep it closed. Return False if it stays in use.
+        """Close the file and keep it closed until `after_fork_in_parent`.
 
-        `give_up` is the `time.monotonic()` until which this waits.
+        Return False, and change nothing, if this thread uses it, or another one still does at
+        `give_up`, a time of `time.monotonic()`.
         """
         wait = max(0.0, give_up - time.monotonic())
         if self.is_mine or not self._guard.acquire(timeout=wait):
@@ -217,11 +235,15 @@ class SqliteConnection:
         return True
 
     def after_fork_in_parent(self) -> None:
-        """Let threads use the connection again."""
+        """Let threads use the connection again. Call it only if `before_fork` returned True."""
         self._guard.release()
 
     def after_fork_in_child(self, *, closed: bool) -> None:
-        """Make the connection usable in the child, or refuse its file if it was in use."""
+        """Make the connection usable in the child.
+
+        If it was in use (not `closed`), every later opening of its file in the child raises the
+        store's `unavailable`.
+        """
         self._guard = threading.Lock()
         self._holder = None
         if not closed and self._connection is not None and self._file is not None:
@@ -256,7 +278,8 @@ class SqliteConnection:
     def _open(self) -> sqlite3.Connection:
         """Open and prepare the file.
 
-        Raise the store's `unavailable` if it was carried over a fork.
+        Raise the store's `unavailable` if it was carried over a fork, and `OSError` (EROFS) if it
+        is to be written on a disk that cannot be.
         """
         found = self.kind.make(self.path)
         self._file = (found.st_dev, found.st_ino)
@@ -307,7 +330,10 @@ class SqliteConnection:
         return found
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Set the connection up, and make the tables of a new file."""
+        """Set the connection up, make the tables of a new file, and upgrade one to be written.
+
+        Raise the store's error for a file of another kind or version, which is left as it is.
+        """
         # The file is checked before anything is set: a foreign file stays as it is.
         fresh = not self._recognizes(db)
         if fresh and self.kind.page_bytes is not None:
@@ -330,7 +356,7 @@ class SqliteConnection:
             self.kind.bring_up_to_date(db)
 
     def _write_ahead(self, db: sqlite3.Connection) -> None:
-        """Choose write-ahead logging.
+        """Choose write-ahead logging, and try again for `busy_seconds` while others have the file.
 
         SQLite does not wait here if several processes make one file.
         """

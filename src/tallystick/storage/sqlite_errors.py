@@ -48,9 +48,9 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
     corrupt: _OfReason
 
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException:
-        """Return the store's error for one of SQLite or the system.
+        """Return the store's error for one of SQLite or the system, or for undecodable text.
 
-        Any other is returned as it is.
+        Any other is returned as it is. `waited_seconds` is for the message of `locked`.
         """
         match error:
             case sqlite3.Error():
@@ -92,7 +92,10 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Translates(Protocol):
-    """The part of a store's errors that its file needs: `StoreErrors`, or a store's own."""
+    """The part of a store's errors that its file needs: `StoreErrors`, or a store's own.
+
+    Each method returns an error, and raises none.
+    """
 
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException: ...
 
@@ -102,19 +105,28 @@ class Translates(Protocol):
 
 
 def code_of(error: BaseException) -> int | None:
-    """Return SQLite's extended code of an error, None if it is none of SQLite's."""
+    """Return SQLite's extended code of an error, None if it is none of SQLite's.
+
+    An error of Python's module that has no code counts as `SQLITE_ERROR`.
+    """
     if isinstance(error, sqlite3.Error):
         return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR))
     return None
 
 
 def fails_alone(error: BaseException) -> bool:
-    """Return True if an error leaves the transaction around it intact: the file is not to blame."""
+    """Return True if the file is not to blame: one statement failed, or the error is not SQLite's.
+
+    Some statements that fail roll the transaction back even so: check `in_transaction` too.
+    """
     code = code_of(error)
     return code is None or code & 0xFF in _OF_ONE_STATEMENT
 
 
 def integrity_faults(db: sqlite3.Connection) -> list[str]:
-    """Return the first 20 faults that SQLite finds in a file, its tables and its indexes."""
+    """Return the first 20 faults that SQLite finds in a file, its tables and its indexes.
+
+    The list is empty if there are none. Raise `sqlite3.Error` if the check cannot be made.
+    """
     found = [str(each) for (each,) in db.execute(f"PRAGMA integrity_check({_FAULTS_MAX})")]
     return [] if found == ["ok"] else found

@@ -25,7 +25,12 @@ from tallystick.storage.sqlite_errors import code_of
 
 
 class Transactions:
-    """Transactions of one connection, one after the other."""
+    """Transactions of one connection, one after the other.
+
+    Every method waits for another thread's transaction, without a limit, and raises `UsageError`
+    inside one of this thread. Errors of SQLite are raised as they are. After a failed `fsync`, a
+    transaction raises the store's `unavailable` as long as a reader keeps the log in use.
+    """
 
     def __init__(self, connection: SqliteConnection) -> None:
         self.connection = connection
@@ -36,13 +41,16 @@ class Transactions:
 
     @contextlib.contextmanager
     def one(self, *, forced: bool, busy_seconds: float) -> Iterator[sqlite3.Connection]:
-        """Make one transaction, alone on the connection, and give that connection."""
+        """Make one transaction, alone on the connection, and give that connection.
+
+        It is rolled back if the block raises. `busy_seconds` is the wait for other processes.
+        """
         with self.connection.held() as db, self.of(db, forced=forced, busy_seconds=busy_seconds):
             yield db
 
     @contextlib.contextmanager
     def of(self, db: sqlite3.Connection, *, forced: bool, busy_seconds: float) -> Iterator[None]:
-        """Make one transaction on the connection that the caller holds."""
+        """Make one transaction on the connection `db` that the caller holds, as `one` does."""
         with self._noting_failures():
             self._set(db, forced=forced, busy_seconds=busy_seconds)
             if self._suspect:
@@ -58,7 +66,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def none(self, *, busy_seconds: float) -> Iterator[sqlite3.Connection]:
-        """Use the connection outside of any transaction."""
+        """Give the connection outside of any transaction. Each statement commits itself, forced."""
         with self.connection.held() as db, self._noting_failures():
             self._set(db, forced=True, busy_seconds=busy_seconds)
             yield db
@@ -73,7 +81,10 @@ class Transactions:
             raise
 
     def _set(self, db: sqlite3.Connection, *, forced: bool, busy_seconds: float) -> None:
-        """Set how strong the next commit is. SQLite allows that outside a transaction only."""
+        """Set how strong the next commit is, and the wait for others.
+
+        SQLite allows that outside a transaction only.
+        """
         if self._set_up is not db:
             self._set_up, self._forcing = db, None
             self._busy_seconds = self.connection.busy_seconds
@@ -93,7 +104,10 @@ class Transactions:
 
 
 def checkpointed(db: sqlite3.Connection, how: str = "TRUNCATE") -> bool:
-    """Copy the log into the file. Return False if another connection still reads an older state."""
+    """Copy the log into the file. Return False if another connection keeps that from being whole.
+
+    `how` is the mode of SQLite: `TRUNCATE` empties the log too, `RESTART` starts it anew.
+    """
     busy, *_ = db.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
     return not busy
 
@@ -114,6 +128,9 @@ class SqliteFile:
 
     Readers never wait for a writer. A forced commit waits for the disk; another one survives the
     death of this process and no more. `kept=False` closes the file after each transaction.
+
+    The methods raise the errors of the store (`FileKind.errors`). A writer waits `busy_seconds` for
+    other processes. Threads of this process take turns, and wait without a limit.
     """
 
     def __init__(
@@ -132,9 +149,10 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read one committed state.
+        """Give a connection that reads one committed state.
 
-        A reading inside another one of this thread has the same state.
+        A reading inside another one of this thread has the same state. Inside `writing` it does not
+        see what that transaction has changed.
         """
         self._check_wanted()
         with self._translating_errors():
@@ -156,7 +174,10 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
-        """Make one transaction: all of it, or nothing."""
+        """Give the connection of one transaction: it commits at the end, or undoes all on an error.
+
+        Raise `UsageError` inside another one of this thread: they do not nest.
+        """
         self._check_wanted()
         with (
             self._translating_errors(),
@@ -167,8 +188,8 @@ class SqliteFile:
     def rewrite(self, *, later_if: Collection[int] = (sqlite3.SQLITE_BUSY,)) -> bool:
         """Write the file anew and empty its log, so that what was removed is in neither.
 
-        Return False if a reader needs an older state, or SQLite fails with one of `later_if`: then
-        it has to be done later.
+        Return False if a reader needs an older state, or `VACUUM` fails with one of the primary
+        codes in `later_if`: then call it again later. Raise `UsageError` inside `writing`.
         """
         # Our own reader would be the first to hold on to an older state.
         with (
@@ -205,7 +226,10 @@ class SqliteFile:
             raise TimeoutError(f"{self.path}: nobody waits for it any more")
 
     def close(self) -> None:
-        """Close the file. The next use opens it again."""
+        """Close the file, after waiting for other threads that use it. The next use opens it again.
+
+        Raise `UsageError` inside `reading` or `writing` of this thread.
+        """
         self._reader.close()
         self._writer.connection.close()
 

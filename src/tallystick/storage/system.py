@@ -44,7 +44,10 @@ def require_posix(what: str, *, instead: str = "") -> None:
 
 
 def is_read_only(path: Path) -> bool:
-    """Return True if a file is on a disk that cannot be written; False if it is not there."""
+    """Return True if a file is on a disk that is mounted read-only.
+
+    False if it is not there, if the system cannot tell, and on a system without file locks.
+    """
     try:
         return is_posix() and bool(os.statvfs(path).f_flag & os.ST_RDONLY)
     except OSError:
@@ -57,9 +60,10 @@ def user_id() -> int | None:
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> None:
-    """Lock an open file until it is closed. Raise `OSError` if another process has it.
+    """Lock an open file until it is closed, and wait if it is locked by another descriptor.
 
-    Without `wait` that is raised at once. Raise `NotSupportedHere` on a system without locks.
+    Without `wait`, raise `OSError` at once instead. A shared lock excludes exclusive ones only.
+    Raise `NotSupportedHere` on a system without locks.
     """
     if _fcntl is None:
         raise NotSupportedHere(what="a file that several processes use")
@@ -73,7 +77,10 @@ def register_at_fork(
     after_in_parent: Callable[[], None] = lambda: None,
     after_in_child: Callable[[], None] = lambda: None,
 ) -> None:
-    """Have these called around each fork. On a system without forks, nothing calls them."""
+    """Have these called around each fork of this process, from now to its end.
+
+    They cannot be removed. On a system without forks, nothing calls them.
+    """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=before, after_in_parent=after_in_parent, after_in_child=after_in_child

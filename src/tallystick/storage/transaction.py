@@ -17,7 +17,7 @@ class Transaction(Protocol):
 
 
 def sqlite_of(transaction: Transaction) -> sqlite3.Connection:
-    """Return the connection of a transaction on a SQLite file.
+    """Return the connection of a transaction on a SQLite file. It is the transaction itself.
 
     Raise `UsageError` for another kind.
     """

@@ -103,14 +103,21 @@ class _RunFacts:
         return None if given is None else given.session
 
     def looks_pruned(self) -> bool:
-        """Return True if the missing bodies are what pruning removes from the beginning on."""
+        """Return True if the missing bodies are what pruning removes from the beginning on.
+
+        Call it only if a body is missing.
+        """
         if any(tag in _NEVER_PRUNED for tag in self.tags_erased.values()):
             return False
         return self.first_kept is None or self.first_kept > max(self.erased)
 
 
 class Audit:
-    """Collects facts from entries, run by run, and then compares them with the rows."""
+    """Collects facts from entries, run by run, and then compares them with the rows.
+
+    Each entry is visited once, in order. The comparing methods raise `LedgerError` and
+    `AttachmentError` if rows cannot be read.
+    """
 
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
@@ -119,7 +126,10 @@ class Audit:
     # -- reading ---------------------------------------------------------------------------------
 
     def visit(self, run: str, seq: int, entry: Sealed) -> None:
-        """Take in one entry."""
+        """Take in one entry.
+
+        The entries of a run come in their order; one that cannot be read is ignored.
+        """
         seen = self._seen.setdefault(run, _RunFacts())
         seen.head = Head(count=seq + 1, hash=entry.hash)
         tag = _tag_of(entry)
@@ -165,13 +175,17 @@ class Audit:
             case ModelReplied() | ModelFailed() | QueryReplied() | QueryFailed():
                 asked = seen.asked.pop(key_of(record), None)
                 if asked is not None:
+                    # The pair alone is a history: so the charge is computed as a resume does it.
                     charges, _ = History([asked, record]).holds
                     seen.charged += charges.values()
             case _:
                 pass
 
     def read(self) -> list[BadRow]:
-        """Read every run without checking hashes. Return the runs that cannot be read."""
+        """Read every run without checking hashes. Return the runs that cannot be read.
+
+        A run that is removed meanwhile is left out.
+        """
         bad = []
         for row in self._ledger.runs():
             try:
@@ -187,7 +201,11 @@ class Audit:
     # -- comparison ------------------------------------------------------------------------------
 
     def missing(self, attachments: CollectableAttachments) -> list[BadAttachment]:
-        """Return the attachments that records name and the holder of their run does not keep."""
+        """Return the attachments that records name and the holder of their run does not keep.
+
+        Each comes once, with the first reason found. One that is held with another length counts
+        too. Runs that changed meanwhile are left out.
+        """
         sessions: dict[str, list[str]] = {}
         whys: dict[str, str] = {}
         rows, acts = self._rows(), self._ledger.acts_by_run() or {}
@@ -226,7 +244,8 @@ class Audit:
     def report(self, report: VerifyReport, runs: Collection[str] | None) -> VerifyReport:
         """Add to a report the faults beside the chains, and the checks that are not covered.
 
-        `runs` are those to check; None means all, and also what belongs to no run.
+        `runs` are those to check; None means all, and also what belongs to no run. `ok` becomes
+        False with a fault. Faults of runs that changed meanwhile are left out.
         """
         rows = self._rows()
         acts = self._ledger.acts_by_run()
@@ -263,7 +282,10 @@ class Audit:
     # -- inside ----------------------------------------------------------------------------------
 
     def _column_faults(self, row: RunRow) -> list[BadRow]:
-        """Return the contradictions between a row and the records of its run."""
+        """Return the contradictions between a row and the records of its run.
+
+        A run that cannot be read has none: its chain reports that.
+        """
         try:
             whys = row_differences(self._ledger, row)
         except LedgerError:
@@ -426,6 +448,7 @@ class Audit:
             if wrong is not None:
                 yield BadRow(what=what, run=run, why=wrong)
         for run, seen in self._seen.items():
+            # An imported run names a session of another ledger, which no book here lists.
             latest = latest_custody(acts.get(run, ()))
             made_here = run in rows and latest is not None and latest.kind == "created"
             if seen.session == session and made_here and run not in listed:
@@ -433,7 +456,10 @@ class Audit:
                 yield BadRow(what=what, run=run, why=why)
 
     def _count_fault(self, noted: SessionRun, session: str) -> str | None:
-        """Return what a session has wrong about a run that it lists, or None."""
+        """Return what a session has wrong about a run that it lists; None if nothing.
+
+        A higher count than that of the records is no fault.
+        """
         if self._is_of_other(noted.run, session):
             return "the session lists this run, whose records do not name the session"
         seen = self._seen.get(noted.run)
@@ -485,7 +511,8 @@ def verify_records(
     """Check chains as `verify_ledger` does, and then the rows beside them.
 
     All runs are checked by default, with the file itself, totals and sessions. If a chain is not
-    valid, the rows are not checked. Raise `RunNotFound` for an unknown run.
+    valid, the rows are not checked. Tables that cannot be read are reported as a bad row. Raise
+    `RunNotFound` for an unknown run.
     """
     damage = ledger.damage() if runs is None else []
     audit = Audit(ledger)
@@ -505,7 +532,10 @@ def verify_records(
 def verify_references(
     ledger: SqliteLedger, attachments: CollectableAttachments
 ) -> AttachmentsReport:
-    """Verify attachments, and check that holders keep what the records of runs name."""
+    """Verify attachments, and check that holders keep what records of runs and sessions name.
+
+    Damage of the ledger's file, runs and sessions that cannot be read are in `damage`.
+    """
     damage = ledger.damage()
     audit = Audit(ledger)
     unread = [f"run {each.run}: {each.why}" for each in audit.read()]
@@ -543,7 +573,8 @@ def _missing_of_sessions(
 def needed_attachments(ledger: SqliteLedger) -> frozenset[str]:
     """Return the ids of all attachments that records of runs, or sessions, need.
 
-    Raise `LedgerCorrupt` or `StoreError` for what cannot be read.
+    An interpreter that a run has prepared does not count. Raise `LedgerCorrupt` or `StoreError` for
+    what cannot be read.
     """
     audit = Audit(ledger)
     for each in audit.read():
@@ -572,12 +603,15 @@ def _committed_lengths(attachments: CollectableAttachments) -> dict[tuple[str, s
 def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
     """Return contradictions between a row, the id of its run, and its last act of custody."""
     whys = []
-    if row.created_at != created_at_ms(row.run):
+    if not is_ulid(row.run):
+        whys.append("its id is none that a run has")
+    elif row.created_at != created_at_ms(row.run):
         whys.append("its time of creation is not the one in its id")
     if row.moved and row.imported:
         whys.append("it is marked both as moved away and as a copy")
     elif row.imported and row.fence != 0:
         whys.append("it is marked as a copy, and was written here")
+    # The first claim gives token 1, and a move raises it once more.
     elif not row.imported and row.fence < (2 if row.moved else 1):
         whys.append("it was never written here, and is not marked as a copy")
     if latest is not None:
@@ -588,6 +622,7 @@ def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
                 marks_named.get(each, "a copy") for each in (marks, (latest.moved, latest.imported))
             )
             whys.append(f"it is marked as {now}, and was last made {then}")
+        # Claims raise the token without an act, so it may be higher. After a move nobody can claim.
         elif row.fence < latest.fence or (row.moved and row.fence != latest.fence):
             whys.append(
                 f"its fence is {row.fence}, and was {latest.fence} when it was {latest.kind}"

@@ -87,8 +87,8 @@ class Erased(msgspec.Struct, frozen=True, kw_only=True):
     `runs` is None if no ledger was searched. `attachments` and `outputs` are counts;
     `attachments_left` have the text and another holder. `not_searched` are notes whose text was not
     searched for, because it is too short or gone already: their runs are found by name. `alike` are
-    other notes with the same text: they stay, and need a request of their own. `note` says why
-    bytes may still be in the ledger's file, `scrubbed` is as in `Forgotten`.
+    other notes with the same text that the actor may see: they stay, and need a request of their
+    own. `note` says why bytes may still be in the ledger's file, `scrubbed` is as in `Forgotten`.
     """
 
     dry_run: bool
@@ -134,7 +134,9 @@ def erase_notes(
     """Erase or redact notes, and with them what recorded runs have of them.
 
     `actor`, `key`, `by` and `why` are as in `forget`. `output` is the folder of programs' long
-    output, by default beside the ledger. Raise `UsageError` for a strategy that leaves the text.
+    output, by default beside the ledger. With `dry_run` nothing is changed. What cannot be erased
+    is named in the result. If a store fails half-way, the same request does the rest. Raise
+    `UsageError` for a strategy that leaves the text.
     """
     with stores_of(ledger) as stores:
         erasure = Erasure(
@@ -160,7 +162,7 @@ def erase_notes(
 class Erasure:
     """One erasure. `steps` does it, and yields at each point where the process could die.
 
-    Raise `UsageError` for a strategy that leaves the text.
+    Use an object once. Raise `UsageError` for a strategy that leaves the text.
     """
 
     def __init__(
@@ -198,7 +200,11 @@ class Erasure:
     # -- the dry run ---------------------------------------------------------------------------
 
     def look(self) -> Erased:
-        """Return what would be erased. Nothing is changed."""
+        """Return what would be erased. Nothing is changed.
+
+        A run that cannot be examined is in it as `kept`. Receipts that would make a run be removed
+        are not looked at: such a run is in it as `pruned`.
+        """
         needles, found, notes = self._find()
         for run, because in found.runs.items():
             self._note(run, because, self._look_at(run))
@@ -260,7 +266,12 @@ class Erasure:
     # -- the erasure ---------------------------------------------------------------------------
 
     def steps(self) -> Iterator[str]:
-        """Do the work. Yield a name after each step, for tests that interrupt it there."""
+        """Do the work. Yield a name after each step, for tests that interrupt it there.
+
+        Without a note that may be erased it does nothing. A run or an attachment that cannot be
+        erased is noted in the result, and the notes go in any case. Errors of the memory, of
+        sessions, and of the search are raised: the same request then does the rest.
+        """
         needles, found, ids = self._find()
         if not ids:
             return
@@ -308,7 +319,10 @@ class Erasure:
         )
 
     def _remove(self, run: str) -> None:
-        """Remove a run completely, after its forks, if those were pruned too."""
+        """Remove a run completely, after its forks, if those were pruned too.
+
+        One that was not pruned stays. An error is noted with the run, which then counts as kept.
+        """
         if self._runs[run].how != "pruned":
             return
         try:
@@ -329,7 +343,10 @@ class Erasure:
     def _clear_sessions(
         self, needles: TextForms, found: Survey
     ) -> tuple[str | None, Collection[str]]:
-        """Remove images and variables from sessions. Return a note, and the images that stay."""
+        """Remove images and variables from sessions. Return a note, and the images that stay.
+
+        The note is None if the file of sessions was written anew. Sessions in use are skipped.
+        """
         sessions = stores_of(self._ledger, attachments=self._attachments).sessions
         if not sessions.book.exists:
             return None, ()
@@ -346,7 +363,10 @@ class Erasure:
         return note, sessions.images_of(blobs, runs=found.runs)
 
     def _free(self, needles: TextForms, found: Survey) -> None:
-        """Free attachments without a holder, including those that a crashed erasure left."""
+        """Free attachments without a holder, including those that a crashed erasure left.
+
+        An error is ignored: `_remaining` finds what is still there.
+        """
         ids = sorted(found.blobs | found.held)
         count = self._made.attachments
         try:
@@ -380,7 +400,10 @@ class Erasure:
         self._set(outputs=count, outputs_left=tuple(sorted(left)))
 
     def _rewrite(self) -> str | None:
-        """Rewrite the ledger's file. Return why not, if that cannot be done now."""
+        """Rewrite the ledger's file.
+
+        Return why not, if that cannot be done now; None if it was done.
+        """
         try:
             # Also if the file cannot be rewritten below: this empties SQLite's own log.
             self._attachments.scrub()
@@ -486,7 +509,12 @@ class Which:
         return given[0]
 
     def select_ids(self, memory: Memory) -> list[str]:
-        """Return the ids of these notes."""
+        """Return the ids of these notes.
+
+        Given ids are returned as they are. Other notes are only those that the reader of `memory`
+        may see, by criteria only its own. Raise `UsageError` if they are chosen in no way or in
+        two, and `NoteInvalid` for a blank subject or empty criteria.
+        """
         store = memory.store
         match self.by:
             case "ids":
@@ -511,8 +539,10 @@ def forget_notes(
 ) -> Erased:
     """Forget notes. If their text is erased, it is erased from the runs of `ledger` first.
 
-    The default strategy is soft deletion, for a subject redaction. Raise `UsageError` if the notes
-    are chosen in no way or in two.
+    The default strategy is soft deletion, for a subject redaction. Without `ledger`, or with a
+    strategy that keeps the text, runs are left alone. If no note is chosen, nothing is done. Raise
+    `UsageError` if the notes are chosen in no way or in two. Raise `NoteInvalid` for a blank
+    subject, empty criteria, or more than 200,000 notes, and `BackendUnsupported` for `consolidate`.
     """
     by = which.by
     if strategy is None:

@@ -95,9 +95,9 @@ def proof_of(
 ) -> Proof:
     """Return a proof of one entry under a head of its run, the present one by default.
 
-    With `body`, the content of the entry is included. Raise `RunNotFound` if the run is not here,
-    and `UsageError` if the entry is not under the head or the proof is too large. Raise
-    `LedgerCorrupt` if the chain does not lead to the head.
+    With `body`, the content of the entry is included. Raise `RunNotFound` if the run is not here.
+    Raise `UsageError` if the entry is not under the head, or the proof has more than
+    `PROOF_BYTES_MAX` bytes. Raise `LedgerCorrupt` if the chain does not lead to the head.
     """
     row = ledger.row(run)
     if row is None:
@@ -121,7 +121,10 @@ def proof_of(
 
 
 def read_head(path: Path) -> HeadFile | Head:
-    """Read a head from a file. Raise `UsageError` if it is none."""
+    """Read a head from a file: a document, or a bare head.
+
+    Raise `UsageError` if the file cannot be read, is too large, or is none.
+    """
     try:
         return parse_head(_bytes_of(path, HEAD_BYTES_MAX))
     except UsageError as error:
@@ -129,7 +132,10 @@ def read_head(path: Path) -> HeadFile | Head:
 
 
 def read_proof(path: Path) -> Proof:
-    """Read a proof from a file. Raise `UsageError` if it is none."""
+    """Read a proof from a file.
+
+    Raise `UsageError` if it cannot be read, is too large, or is none.
+    """
     try:
         return parse_proof(_bytes_of(path, PROOF_BYTES_MAX))
     except UsageError as error:
@@ -141,8 +147,10 @@ def verify_head(
 ) -> tuple[VerifyReport, HeadReport]:
     """Check a run, and that a head kept elsewhere is a part of it and signed with the key.
 
-    Return both reports. If the head is not acceptable, the run is not read. A run that is gone is
-    reported, and nothing is raised.
+    Return both reports. If the head is not acceptable, the run is not read: that is so if it is one
+    of another run, or not signed with the given key. Without a key no signature is checked. Of a
+    ledger in a file the rows are checked too. A run that is gone is reported, and nothing is
+    raised.
     """
     standing, bad = _examine_head(given, key, run=run)
     if bad is not None:
@@ -154,7 +162,11 @@ def verify_head(
 
 
 def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None) -> ProofReport:
-    """Check a proof under a head, and the head's signature. No ledger is needed."""
+    """Check a proof under a head, and the head's signature. No ledger is needed.
+
+    Without a key no signature is checked. A proof that does not hold is reported, and nothing is
+    raised.
+    """
     standing, bad = _examine_head(given, key, run=proof.run)
     if bad is None:
         found = check_proof(proof, _head_in(given))
@@ -176,7 +188,10 @@ def verify_proof(proof: Proof, given: HeadFile | Head, *, key: PublicKey | None)
 def _examine_head(
     given: HeadFile | Head, key: PublicKey | None, *, run: str
 ) -> tuple[HeadReport, BadEntry | None]:
-    """Return a report on a head, and the reason not to accept it for this run, or None."""
+    """Return a report on a head, and the reason not to accept it for this run.
+
+    The reason is None if the head is acceptable.
+    """
     document = given if isinstance(given, HeadFile) else None
     why = _signature_fault(document, key) if key is not None else None
     signature: Literal["unsigned", "unchecked", "checked", "bad"]

@@ -111,7 +111,7 @@ class Plan:
         return tag_of(record) not in KEPT_TAGS
 
     def note(self, record: Record) -> None:
-        """Take in one record, in order."""
+        """Take in one record, in order. `seqs` and `mentioned` are filled by the caller."""
         self.tally.add(record)
         match record:
             case RunStarted(started_at=at) | RunForked(at=at) | RunResumed(at=at):
@@ -124,6 +124,7 @@ class Plan:
             case StepLeft(receipt=left):
                 self.steps_open.discard(left.path)
                 self.latest = max(self.latest, left.completed_at)
+                # A step that was resumed ends again, and only its last receipt counts.
                 self.to_issue.pop(left.path, None)
                 if self.removes(record):
                     self.to_issue[left.path] = left
@@ -133,12 +134,18 @@ class Plan:
             self.ended = record
         elif isinstance(record, RunPruned):
             self.marked = True
+        # Anything else after an end is of a resume. A receipt may follow the end: pruning adds one
+        # to runs older than receipts.
         elif not isinstance(record, ReceiptIssued):
             self.ended = None
 
 
 def read_chain(ledger: Ledger, row: RunRow) -> Plan:
-    """Read a chain once, and check it. Raise the error of the ledger if it cannot be read."""
+    """Read a chain once, and check it, up to the first entry that is not valid.
+
+    `broken` says why the chain does not hold, None if it does. Raise the error of the ledger if it
+    cannot be read.
+    """
     plan = Plan(row=row, head=Head.of_nothing(), latest=row.created_at)
     plan.in_doubt = bool(open_calls(_records(ledger, plan)))
     if plan.broken is None and plan.head != row.head and plan.head.count:
@@ -255,7 +262,11 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pruner:
-    """Prunes runs of one ledger."""
+    """Prunes runs of one ledger.
+
+    It remembers which runs it has pruned, or found prunable in a dry run: a run that they grew from
+    is not kept for them any more.
+    """
 
     def __init__(
         self,
@@ -283,8 +294,8 @@ class Pruner:
         """Look at each run that is old enough and not among the newest `keep`, the newest first.
 
         So a fork comes before the run that it was forked from, and does not need it any more. The
-        age of a run is that of the last thing known to have happened to it. Runs that were pruned
-        before are skipped. Nothing is changed.
+        age of a run is that of the last thing known to have happened to it. None is no condition,
+        and so is a `keep` of 0. Runs that were pruned before are skipped. Nothing is changed.
         """
         cutoff = None if older_than_ms is None else self._clock() - older_than_ms
         kept_from = self._oldest_kept(keep) if keep else None
@@ -377,7 +388,7 @@ class Pruner:
         return plan if why is None else Kept(run=run, why=why)
 
     def _reason_to_keep(self, plan: Plan, gone: Collection[str]) -> str | None:
-        """Return why a run must not be pruned, or None."""
+        """Return why a run must not be pruned; None if it may be."""
         if plan.broken is not None:
             return f"does not hold: {plan.broken}"
         if plan.of_steps:
@@ -439,7 +450,9 @@ class Pruner:
         """Prune a run, or return why it is kept. It is locked meanwhile, so it cannot be resumed.
 
         The run is examined again, whatever an earlier look found. `why` is recorded. Raise
-        `RunNotFound` if it is not here, and the errors of the ledger and the attachments.
+        `RunNotFound` if it is not here, and the errors of the ledger and the attachments. After
+        such an error, prune it again to do the rest. Bytes that could not be freed are no error,
+        but a `note`.
         """
         if not is_ulid(run):
             raise RunNotFound(run=run)
@@ -463,7 +476,12 @@ class Pruner:
         return self.free(plan, ids)
 
     def mark(self, plan: Plan, *, why: str) -> list[str]:
-        """Record that a run is pruned, and release its attachments. Return their ids."""
+        """Record that a run is pruned, and release its attachments, forced. Return their ids.
+
+        Missing receipts are written first. A run that is marked already, moved away or a copy gets
+        no record. Without a holder of its own nothing is released, and the result is empty. Raise
+        `LedgerConflict` if the run was changed since `plan` was made.
+        """
         session = self._own_session(plan)
         ids = [] if session is None else self._held_by(session)
         if plan.marked or not plan.owned:
@@ -510,11 +528,18 @@ class Pruner:
         return release
 
     def erase(self, plan: Plan) -> None:
-        """Erase the bodies."""
+        """Erase the bodies that a plan names.
+
+        The run must be marked first, so that a crash is repaired.
+        """
         self._ledger.erase(plan.run, plan.seqs)
 
     def free(self, plan: Plan, ids: Sequence[str]) -> Pruned:
-        """Free the bytes of attachments without a reference. Garbage collection retries that."""
+        """Free the bytes of those attachments in `ids` that have no reference.
+
+        Return the whole result. An error becomes its `note`, and garbage collection frees them
+        later.
+        """
         count = size = 0
         note = None
         try:
@@ -537,9 +562,10 @@ class Pruner:
     def shrink(self, *, whole: bool = False) -> str | None:
         """Return unused room of the ledger's file to the system. Return why not, if not done now.
 
-        The file is written again, which takes time in proportion to its size. A large file is
-        therefore only shrunk if an eighth of it is free: then the cost is in proportion to what was
-        removed. `whole` does it in any case.
+        None means that it was done. The file is written again, which takes time in proportion to
+        its size. A large file is therefore only shrunk if an eighth of it is free: then the cost is
+        in proportion to what was removed. `whole` does it in any case. While a run is running
+        nothing is done.
         """
         # A running run could not write meanwhile, and would fail after its waiting time.
         working = next(running_runs(self._ledger), None)

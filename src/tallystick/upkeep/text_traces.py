@@ -60,7 +60,10 @@ _PARTS_MAX = 200
 
 
 class TextForms:
-    """Several texts, searched for together."""
+    """Several texts, searched for together.
+
+    False if all of them are too short to be searched for.
+    """
 
     def __init__(self, texts: Iterable[str]) -> None:
         wanted = [each for text in texts for each in dict.fromkeys((text.strip(), text)) if each]
@@ -84,15 +87,18 @@ class TextForms:
         return bool(self._forms)
 
     def in_text(self, text: str) -> bool:
-        """Return True if one of them is in a text."""
+        """Return True if one of them, or a part or spelling of it, is in a text."""
         return any(form in text for form in self._forms)
 
     def in_bytes(self, data: bytes) -> bool:
-        """Return True if one of them is in some bytes."""
+        """Return True if one of them, or a part, spelling or encoding of it, is in some bytes."""
         return any(form in data for form in self._bytes)
 
     def in_pieces(self, pieces: Iterable[bytes | memoryview]) -> bool:
-        """Return True if one of them is in bytes that come piece by piece."""
+        """Return True if one of them is in bytes that come piece by piece.
+
+        The rest is not read then.
+        """
         tail = b""
         for piece in pieces:
             # A match may begin at the end of the previous piece.
@@ -103,7 +109,7 @@ class TextForms:
         return False
 
     def in_value(self, value: object) -> bool:
-        """Return True if one of them is anywhere in a record."""
+        """Return True if one of them is in a text or bytes anywhere in a record."""
         return any(self._in_leaf(leaf) for leaf in _leaves(value))
 
     def has_text_or_digest(self, value: object) -> bool:
@@ -175,7 +181,7 @@ def _encodings(text: str) -> Iterator[bytes]:
 
 
 def _leaves(value: object) -> Iterator[str | bytes]:
-    """Yield every text and every bytes value inside a value."""
+    """Yield every text and every bytes value inside a value, keys of mappings too."""
     match value:
         case str() | bytes():
             yield value
@@ -203,7 +209,10 @@ _PIECE_BYTES = 1 << 20
 
 
 def spilled_files(folder: Path) -> list[tuple[Path, str]]:
-    """Return the files with output of programs, each with its holder; none without the folder."""
+    """Return the files with output of programs, each with its holder, by name.
+
+    There are none if the folder cannot be read. Files with other names are left out.
+    """
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError:
@@ -269,7 +278,8 @@ def survey(
 ) -> Survey:
     """Search every run and every attachment. `known` are runs that were found before.
 
-    Without `by_text`, a run is not chosen only because it has the text.
+    Without `by_text`, a run is not chosen only because it has the text. A run or an attachment that
+    cannot be read counts as having nothing.
     """
     blobs = blobs_with(attachments, needles)
     holding: dict[str, set[str]] = {}
@@ -289,6 +299,8 @@ def survey(
             because[run] = "named"
         elif found.said or not blobs.isdisjoint(found.blobs):
             because[run] = "text"
+    # Before the families: a run that only has the text must not bring its family along. It may come
+    # back as a member of another family.
     others = [] if by_text else [run for run, why in because.items() if why == "text"]
     for run in others:
         del because[run]
@@ -308,7 +320,10 @@ def survey(
 def touched_since(
     before: Survey, ledger: SqliteLedger, *, ids: Collection[str], needles: TextForms
 ) -> dict[str, Because]:
-    """Return the runs that changed since `before`, and are affected by the notes only now."""
+    """Return the runs that changed since `before`, and are affected by the notes only now.
+
+    Only their records are searched. Attachments and families are not.
+    """
     late: dict[str, Because] = {}
     for row in ledger.runs():
         if row.run in before.runs or row.head.count == before.heads.get(row.run):
@@ -320,7 +335,10 @@ def touched_since(
 
 
 def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
-    """Return True if what is left of a run has a text, or its plain digest."""
+    """Return True if what is left of a run has a text, or its plain digest.
+
+    What cannot be read counts as having neither.
+    """
     return any(
         needles.in_bytes(entry.body) if record is None else needles.has_text_or_digest(record)
         for entry, record in _entries(ledger, run)
@@ -331,7 +349,11 @@ def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
 def blobs_with(
     attachments: SqliteAttachments, needles: TextForms, *, among: Collection[str] | None = None
 ) -> set[str]:
-    """Return the attachments that have a text, in their bytes or in their label."""
+    """Return the attachments that have a text, in their bytes or in their label.
+
+    An interpreter's image is searched unpacked. With `among`, only these are searched. One whose
+    bytes cannot be read is found by its label only.
+    """
     if not needles:
         return set()
     called = {
@@ -346,7 +368,10 @@ def blobs_with(
 
 
 def strays_with(attachments: SqliteAttachments, needles: TextForms) -> list[Path]:
-    """Return files of attachments without a row that have a text, left by a crash during a put."""
+    """Return files of attachments without a row that have a text, left by a crash during a put.
+
+    Files that a living process is writing now may be among them.
+    """
     if not needles:
         return []
     files = attachments.files
@@ -378,6 +403,7 @@ def _search(
                 found.session, found.grown_from = session, parent
             case ChildBegun(run=child):
                 found.kin.add(child)
+            # The first record of a pruned run is gone, so this one repeats its caller.
             case RunPruned(caller=caller_run):
                 found.kin.update(() if caller_run is None else (caller_run,))
             case HostAnswered(memory=touched) if touched is not None:
@@ -390,7 +416,10 @@ def _search(
 
 
 def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | None]]:
-    """Yield the entries of a run that have bodies, each with its record, or None if unreadable."""
+    """Yield the entries of a run that have bodies, each with its record.
+
+    The record is None if it is of no known kind. Nothing more comes after a damaged entry.
+    """
     try:
         for entry in ledger.read(run):
             if entry.body is not None:
@@ -401,6 +430,9 @@ def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | 
 
 def _add_families(because: dict[str, Because], seen: dict[str, _RunFacts]) -> None:
     """Add the families: callers, children, forks, later runs of the session, and their families."""
+    # Between a caller and a child the text may pass in both directions, with the goal and with the
+    # answer. A fork has what its parent had, and a later run what an earlier one left, not the
+    # other way round.
     kin: dict[str, set[str]] = {run: set(found.kin) for run, found in seen.items()}
     for run, found in seen.items():
         for other in found.kin:

@@ -70,8 +70,9 @@ def export_run_with_attachments(
 ) -> Transferred:
     """Write a run and its attachments to a new file, or to an open one.
 
-    Raise `TransferRefused`, and write nothing, if an attachment is missing or damaged, and for the
-    reasons of `export_run`.
+    Raise `TransferRefused`, and write nothing, if an attachment that the records name is missing or
+    damaged. Otherwise it behaves as `export_run`, also with `move`: it raises `TransferRefused`,
+    `RunNotFound` and `RunNotOwned`. If the first record was erased, only the chain is exported.
     """
     session_id = own_session(ledger, run)
     mentioned = functools.cache(lambda: _all_mentioned(ledger, run))
@@ -103,9 +104,9 @@ def import_run_with_attachments(
 ) -> Transferred:
     """Import an exported run and its attachments.
 
-    Raise `TransferRefused` if the file is not valid; then no run is kept. A run that is here
-    already with the same entries stays as it is; its attachments that are missing or damaged here
-    are restored.
+    Raise `TransferRefused` if the file is not valid; then no run is kept, and garbage collection
+    deletes what was put. A run that is here already with the same entries stays as it is; its
+    attachments that are missing or damaged here are restored.
     """
     incoming = _Incoming(ledger, attachments)
     run = import_run(ledger, source, receiver=incoming)
@@ -122,8 +123,9 @@ def remove_run_with_attachments(
 ) -> tuple[str, ...]:
     """Delete a run, and its holder's references in the same transaction.
 
-    Return the ids without a reference now. Their bytes are still there, for garbage collection.
-    Raise `RunNotFound` if it is not here, and `UsageError` if a fork of it is.
+    Return the ids without a reference now; none if the run has no holder of its own, or their rows
+    cannot be read. Their bytes are still there, for garbage collection. Raise `RunNotFound` if it
+    is not here, and `UsageError` if a fork of it is.
     """
     session_id = own_session(ledger, run)
     if session_id is None:
@@ -235,6 +237,7 @@ class _Incoming:
         what = f"attachment {len(self.carried)}"
         try:
             ref = _decode_ref(carried.ref)
+            # Nothing may come along that the decoder ignores: unknown fields, or a second spelling.
             same = canonical(ref) == carried.ref
         except (*_UNREADABLE, UnicodeEncodeError):
             return f"the reference of {what} cannot be read"
@@ -268,6 +271,8 @@ class _Incoming:
             if why is not None:
                 return f"its session {why}"
             self._sessions[header.run] = session_id
+        # A holder belongs to one run (rule 1): with a common one, to remove one of the runs would
+        # release the attachments of the other.
         if len(set(self._sessions.values())) < len(self._sessions):
             return "two of its runs name the same session"
         for run, each in self._sessions.items():
@@ -277,7 +282,7 @@ class _Incoming:
         return None
 
     def _holder_fault(self, run: str, session_id: str, carried: Collection[str]) -> str | None:
-        """Return why an imported run cannot have this holder, or None."""
+        """Return why an imported run cannot have this holder; None if it can."""
         if not is_ulid(session_id):
             return f"{session_id[:40]!r} is none that a run has"
         other = other_run_of(self._ledger, session_id, run)
@@ -345,7 +350,7 @@ class _Incoming:
 
 
 def _reference_fault(ref: AttachmentRef) -> str | None:
-    """Return why a reference cannot be one that this package wrote, or None."""
+    """Return why a reference cannot be one that this package wrote; None if it can."""
     try:
         if not is_digest(ref.id):
             return "its id is no digest"
@@ -354,6 +359,7 @@ def _reference_fault(ref: AttachmentRef) -> str | None:
                 return "its media type is not in canonical form"
     except InvalidName as error:
         return str(error)
+    # A declared type is only recorded if it differs from the detected one.
     if ref.declared == ref.media_type:
         return "it declares the media type that it has"
     if ref.label is not None and len(ref.label) > LABEL_CHARS_MAX:

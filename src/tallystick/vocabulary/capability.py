@@ -79,7 +79,7 @@ class VocabularyCapability(CapabilityBase):
         self._asked = asked
         self._skills = tuple(skills)
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the rules for the start of a new run; nothing if no check was asked for.
 
         The thesaurus is kept, and committed with the run's first records.

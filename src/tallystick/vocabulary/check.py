@@ -204,7 +204,10 @@ class _ProgramTerms:
             self.unknown_words[text] = None
 
     def ratio(self, *, arguments: bool) -> float:
-        """Return the share of matched terms, 0 without any term."""
+        """Return the share of matched terms, 0 without any term. Denied terms are not counted.
+
+        With `arguments`, unknown words of arguments are.
+        """
         matched = len(self.names) + len(self.words)
         unknown = len(self.unknown_names) + (len(self.unknown_words) if arguments else 0)
         return matched / max(matched + unknown, 1)
@@ -215,7 +218,9 @@ def validate(
 ) -> ValidationResult:
     """Return the verdict on a program; nothing is raised.
 
-    `retry_count` programs before it were refused.
+    `retry_count` programs before it were refused. The verdict names at most 50 matched and 50
+    unknown terms, each cut at 200 characters. Suggestions are for the first 10 unknown ones; there
+    are none if the program passes, or if no retries are left.
     """
     if program.problem is not None:
         return _unread_verdict(program, rules, retry_count)
@@ -409,7 +414,7 @@ def decide(
 ) -> Decision:
     """Decide what to do with a program: see the table above.
 
-    Exactly `max_retries` retries are given.
+    Exactly `max_retries` retries are given. `Pass` has the message of the verdict as its reason.
     """
     if result.is_valid or strictness == "permissive":
         return Pass(reason=result.message)

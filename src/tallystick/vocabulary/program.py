@@ -187,7 +187,7 @@ def read_python(source: str, *, given: Mapping[str, str] = _NOTHING_GIVEN) -> Pr
 
 
 def too_long(source: str) -> Problem | None:
-    """Return the problem of a source with more than 65,536 characters, or None."""
+    """Return the problem of a source with more than 65,536 characters; None for a shorter one."""
     if len(source) <= PROGRAM_CHARS_MAX:
         return None
     why = f"it has {len(source):,} characters; at most {PROGRAM_CHARS_MAX:,} are read"
@@ -377,9 +377,10 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 
 def _path(node: ast.expr) -> tuple[str | None, ast.expr]:
-    """Return the dotted path that an expression is, or None; and what it begins with.
+    """Return the dotted path that an expression is, and what it begins with.
 
-    Raise `_TooDeep` for a path of too many parts.
+    The path is None if it begins with anything but a name. Raise `_TooDeep` for one of too many
+    parts.
     """
     parts: list[str] = []
     while isinstance(node, ast.Attribute):

@@ -324,9 +324,9 @@ _STARTERS: dict[str, frozenset[str]] = {
 
 
 def plain_name(word: Word) -> str:
-    """Return the name of a command.
+    """Return the name of a command: of a path in a system's directory of programs, the last part.
 
-    For one in a system's directory of programs, this is the last part.
+    If only a shell can know it, return it as it is written.
     """
     if word.literal is None:
         return word.raw
@@ -335,7 +335,10 @@ def plain_name(word: Word) -> str:
 
 
 def script_of(name: str, words: Sequence[Word]) -> Word | None:
-    """Return the word that a command runs as a script, or None."""
+    """Return the word that a command runs as a script; None if it runs none.
+
+    That of `eval` is all its words joined. Its literal is None if only a shell can know it.
+    """
     if name in _SHELLS:
         for place, word in enumerate(words):
             options = word.literal or ""
@@ -355,7 +358,10 @@ def script_of(name: str, words: Sequence[Word]) -> Word | None:
 
 
 def inner_commands(name: str, words: Sequence[Word]) -> list[tuple[Word, ...]]:
-    """Return the words of each command that this one starts."""
+    """Return the words of each command that this one starts: none, one, or several for `find`.
+
+    One of them may be empty, or all assignments: then there is no command.
+    """
     if name == "find":
         places = [place for place, word in enumerate(words) if word.literal in _EXEC]
         return [tuple(words[place + 1 : after]) for place, after in pairwise((*places, len(words)))]

@@ -244,7 +244,10 @@ class Closeness:
                 self._tails[text.rpartition(".")[2]].append(place)
 
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
-        """Return at most `count` terms that look like this one, the closest first."""
+        """Return at most `count` terms that look like this one, the closest first, or none.
+
+        Case does not count, and only the first 64 characters are compared.
+        """
         text = fold(term[:_CHARS_MAX])[:_CHARS_MAX]
         ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]
         taken = {place for _, place in ranked}
@@ -401,7 +404,11 @@ class Vocabulary:
         return len(self._kinds)
 
     def find(self, path: str) -> str | None:
-        """Return the term that a name of a program is, or begins with; None if it is not known."""
+        """Return the term that a name of a program is, or begins with up to a dot.
+
+        A synonym gives its term. Terms and synonyms of the thesaurus are found in any case,
+        functions, tools and skills only as they are written. Return None if the name is not known.
+        """
         while True:
             if path in self._kinds:
                 return path
@@ -412,7 +419,10 @@ class Vocabulary:
                 return None
 
     def find_word(self, word: str) -> str | None:
-        """Return the term that a whole text is, without regard to case; None if there is none."""
+        """Return the term that a whole text names, in any case; None if there is none.
+
+        A synonym gives its term, which may be quite another text.
+        """
         return word if word in self._kinds else self._words.get(fold(word))
 
     def find_denied(self, path: str) -> str | None:
@@ -445,14 +455,19 @@ class Vocabulary:
         return term in self._kinds and self.find_denied(term) is None
 
     def group(self, term: str) -> str | None:
-        """Return the name of the group that a term is connected with, or None.
+        """Return the name of a term's group; None if the term is related to no known one.
 
-        A group is all terms that relations lead to, through any number of other terms.
+        A group is all terms that relations lead to, through any number of other terms. Its name is
+        the first of them by name.
         """
         return self._groups.get(term)
 
     def phrases(self, words: Sequence[str]) -> Iterator[Phrase]:
-        """Yield every term in the words of a text, also one inside of another."""
+        """Yield every term in the words of a text, also one inside of another.
+
+        `words` are those of `words_of`. Synonyms give their terms. Terms of at most two characters,
+        or of more than eight words, are never found.
+        """
         for start in range(len(words)):
             node = self._tree
             for end in range(start, len(words)):

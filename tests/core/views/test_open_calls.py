@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tests.core.machine.test_machine import finished, replied, started
 
 from tallystick.core.charge import ModelUsage, Reserved, Settled
+from tallystick.core.history import History
 from tallystick.core.records import (
+    LEFT,
     AskModel,
     CallHost,
     HostAnswered,
@@ -135,6 +137,18 @@ def test_whoever_goes_on_in_spite_of_it_closes_what_nobody_waits_for() -> None:
     assert open_calls([*ended, accepted]) == []
     # What a program still waits for stays open, and so does the run's own call.
     assert open_calls([PROGRAM, call(), ask(9), accepted]) == [call(), ask(9)]
+
+
+def test_an_outcome_without_its_call_leaves_no_call_and_is_no_exchange() -> None:
+    gone = ModelFailed(intent=1, turn=1, reason=LEFT, message="")
+    left = QueryFailed(
+        intent=3, item=0, attempt=1, reason=LEFT, message="",
+        settled=Settled(figures="reserved", tokens_in=1, tokens_out=1),
+    )  # fmt: skip
+    history = History([started(), gone, left])
+    assert history.left == []
+    assert history.exchanges == []
+    assert open_intents(history.records) == ()
 
 
 def test_what_is_open_is_named_with_what_it_may_have_cost_and_what_to_do() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.memory.memory_store import Clock, a_note, open_memory
 
 from tallystick.core.chain import GENESIS, SALT_BYTES, Head, body_hash
+from tallystick.memory.errors import MemoryCorrupt
 from tallystick.memory.exchange import export_notes
 from tallystick.memory.forget import begin_forgetting, forget
 from tallystick.memory.note import Note, NoteScope, Permission
@@ -25,8 +26,10 @@ from tallystick.memory.store.records import (
     ForgetStrategy,
     MemoryRecord,
     NoteClosed,
+    NoteEmbedded,
     NoteRemembered,
     NoteSighted,
+    NotesRecalled,
     decode_memory_record,
     encode_memory_record,
     tag_of,
@@ -225,6 +228,31 @@ def test_a_memory_that_nobody_touched_is_valid(written: Path) -> None:
     assert (report.valid, report.error_message) == (True, None)
     assert report.total_records == report.verified_records == 18
     assert report.erased == 1
+
+
+def test_vectors_of_a_note_that_was_never_remembered_are_no_error(tmp_path: Path) -> None:
+    with open_memory(tmp_path) as memory:
+        with memory.writing() as writer:
+            writer.append(NoteEmbedded(model="0" * 64, vectors=(), tokens=()), note=ID)
+
+        assert verify_memory(memory).valid
+
+
+def test_a_receipt_that_cannot_be_read_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write the file can make a chain that holds, with anything in it."""
+    with open_memory(tmp_path) as memory:
+        with monkeypatch.context() as patched:
+            patched.setattr("tallystick.memory.store.sqlite.fold", lambda *args, **kwargs: None)
+            with memory.writing() as writer:
+                writer.append(NotesRecalled(ids=(), at=writer.at, receipt="{"))
+        report = verify_memory(memory)
+        with pytest.raises(MemoryCorrupt, match="entry 1: its receipt cannot be read"):
+            memory.rebuild()
+
+    assert (report.valid, report.first_broken_at) == (False, 1)
+    assert "cannot follow" in str(report.error_message)
 
 
 def test_a_change_in_any_column_of_any_table_is_found(written: Path, tmp_path: Path) -> None:

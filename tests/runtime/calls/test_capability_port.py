@@ -87,7 +87,7 @@ class Noting(CapabilityBase, RunCapability):
 
     name = "noting"
 
-    def given(self, asked: Any, run_attachments: Any) -> Mapping[str, Any]:
+    def start_fields(self, asked: Any, run_attachments: Any) -> Mapping[str, Any]:
         return {"given": {"noting": msgspec.Raw(b'{"level":3}')}}
 
     def look(self, call: Call, key: str) -> str:

@@ -338,7 +338,9 @@ def test_a_child_is_awaited_until_its_program_was_told(
 def test_a_child_whose_caller_may_go_on_is_not_removed(cut: SqliteLedger) -> None:
     parent, child = (row.run for row in at_rest(cut))
 
-    with pytest.raises(UsageError, match=f"run {child} was begun by run {parent}, which may be"):
+    with pytest.raises(
+        UsageError, match=f"run {child} was begun by run {parent}, which can still be resumed"
+    ):
         require_not_awaited(cut, child)
     require_not_awaited(cut, parent)
     cut.remove(parent)

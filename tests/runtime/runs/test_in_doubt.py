@@ -41,7 +41,7 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
-from tallystick.runtime.runs.in_doubt import close_calls, doubt_of, runs_in_doubt, status_of
+from tallystick.runtime.runs.in_doubt import close_calls, doubtful_run, runs_in_doubt, status_of
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -244,7 +244,7 @@ def test_a_thousand_runs_are_looked_through_in_a_second(tmp_path: Path) -> None:
         took = time.perf_counter() - began
         row = ledger.row(run_id(500))
         assert row is not None
-        assert doubt_of(ledger, row) in found
+        assert doubtful_run(ledger, row) in found
     assert len(found) == 10
     # A fifth of this on a quiet machine; reading every body takes several times as long.
     assert took < 2

@@ -51,7 +51,7 @@ def llm_query(
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> str:
-    """Ask a model and return its text. Raise `BridgeError` if there is no answer."""
+    """Ask a model and return its text. Wait and raise `BridgeError` as `query` does."""
     return str(query(prompt, model, temperature, max_tokens)["response"])
 
 
@@ -61,8 +61,10 @@ def query(
     temperature: float | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Ask a model and return all of the bridge's reply: tokens used and left, usage, time.
+    """Ask a model and return all of the bridge's reply; `response` is the text.
 
+    The rest is tokens used and left, usage, time, and where the text and the figures come from.
+    If the bridge was asked too often, sleep as long as it says and ask again, up to 20 times.
     Raise `BridgeError` if there is no answer.
     """
     return _ask("/query", _question(prompt, model, temperature, max_tokens))
@@ -76,8 +78,8 @@ def llm_query_batched(
 ) -> list[str | BridgeError]:
     """Ask many questions, ten at a time; return the answers in order.
 
-    The answer to a question that failed is a `BridgeError`. Raise `BridgeError` if a whole batch
-    fails.
+    The answer to a question that failed is a `BridgeError`. Each batch waits as `query` does. Raise
+    `BridgeError` if a whole batch fails; the answers of the batches before it are lost.
     """
     questions = [_question(each, model, temperature, max_tokens) for each in prompts]
     found: list[str | BridgeError] = []
@@ -103,7 +105,8 @@ def _question(
 def _ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Ask, and ask again after a pause when the bridge says that it was asked too often.
 
-    Raise `BridgeError` for any other refusal, or after 20 pauses.
+    A pause is as long as the bridge says, or a second. Raise `BridgeError` for any other refusal,
+    if the bridge cannot be used, or after 20 pauses.
     """
     for waited in range(_WAITS_MAX + 1):
         status, reply = _send(path, json.dumps(body).encode())

@@ -1,4 +1,4 @@
-"""`tally attach`: bytes by their digest, held by sessions, and gone when nobody holds them."""
+"""`tally attach`: store, read, list and verify attachments, and delete those nothing keeps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tallystick.attachments.collect import (
 from tallystick.attachments.port import Reference
 from tallystick.attachments.session import SessionAttachments
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.parts import JSON, echo_json, echo_line
+from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.records import RunStarted, StepEntered
 from tallystick.runtime.runs.history import records_of, resolve_run
@@ -37,14 +37,19 @@ _SESSION = click.option(
     default="cli",
     show_default=True,
     metavar="NAME",
-    help="The session that holds them.",
+    help="Act for this holder, which keeps the attachments.",
 )
-_RUN = click.option("--run", metavar="RUN", help="Instead of a session: what this run holds.")
+_RUN = click.option(
+    "--run", metavar="RUN", help="Use the attachments that this run keeps, not those of --session."
+)
 
 
 @click.group("attach")
 def command() -> None:
-    r"""Keep bytes by their digest: put, get, list, collect, verify.
+    r"""Store, read, list, verify and clean up attachments.
+
+    An attachment is bytes that are stored once under their SHA-256 digest. It stays as long as a
+    holder keeps it: a run, a session, or a name of your own (--session).
 
     \b
     Example:
@@ -54,7 +59,7 @@ def command() -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[CollectableAttachments]:
+def _open_attachments() -> Iterator[CollectableAttachments]:
     with open_stores(ledger_path()) as stores:
         yield stores.attachments
 
@@ -62,8 +67,13 @@ def _opened() -> Iterator[CollectableAttachments]:
 @command.command("put")
 @click.argument("files", nargs=-1, required=True, metavar="FILE|-...")
 @_SESSION
-@click.option("--type", "media_type", metavar="TYPE", help="Media type; else what the bytes show.")
-@click.option("--label", metavar="TEXT", help="What to call it; else the file's name.")
+@click.option(
+    "--type",
+    "media_type",
+    metavar="TYPE",
+    help="Store this media type.  [default: guessed from bytes]",
+)
+@click.option("--label", metavar="TEXT", help="Store this label.  [default: the file's name]")
 @JSON
 def put_command(
     files: tuple[str, ...],
@@ -72,13 +82,15 @@ def put_command(
     label: str | None,
     as_json: bool,
 ) -> int:
-    r"""Keep files, and hold them in a session. Prints their ids.
+    r"""Store files, and print their ids.
+
+    FILE is a path, or - for standard input. --session names the holder that keeps them.
 
     \b
     Example:
         tally attach put report.pdf --label "the report"
     """
-    with _opened() as attachments:
+    with _open_attachments() as attachments:
         held = SessionAttachments(attachments, session_id=session_id)
         refs = []
         for name in files:
@@ -89,7 +101,7 @@ def put_command(
         echo_json(refs)
     else:
         for ref in refs:
-            click.echo(f"{ref.id}  {ref.media_type}  {ref.byte_len:,} bytes  {_plain(ref.label)}")
+            echo_line(f"{ref.id}  {ref.media_type}  {ref.byte_len:,} bytes  {_plain(ref.label)}")
     return OK
 
 
@@ -99,17 +111,20 @@ def put_command(
 @_RUN
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write there; else to standard output.",
+    help="Write the bytes to this file.  [default: standard output]",
 )  # fmt: skip
 def get_command(id: str, session_id: str, run: str | None, output: Path | None) -> int:
-    r"""Read what a session holds. The bytes are checked against their digest.
+    r"""Read an attachment, and check its bytes.
+
+    ID is an id, or the beginning of one, among those that --session or --run keeps. The bytes are
+    compared with their digest; a file is written whole or not at all.
 
     \b
     Example:
-        tally attach get 5891b5b522d5… -o report.pdf
+        tally attach get 5891b5b522d5 -o report.pdf
     """
-    with _opened() as attachments:
-        held = SessionAttachments(attachments, session_id=_session_of(run) or session_id)
+    with _open_attachments() as attachments:
+        held = SessionAttachments(attachments, session_id=_holder_of(run) or session_id)
         with held.chunks(_whole_id(held, id)) as chunks:
             if output is None:
                 for chunk in chunks:
@@ -125,33 +140,38 @@ def get_command(id: str, session_id: str, run: str | None, output: Path | None) 
 @_RUN
 @JSON
 def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
-    r"""List what a session holds, in the order it came.
+    r"""List the attachments of a holder, the oldest first.
 
     \b
     Example:
         tally attach ls --run last
     """
-    with _opened() as attachments:
-        session_id = _session_of(run) or session_id
+    with _open_attachments() as attachments:
+        session_id = _holder_of(run) or session_id
         found = SessionAttachments(attachments, session_id=session_id).references()
     if as_json:
         echo_json(found)
     else:
         for each in found:
-            click.echo(_line(each))
+            echo_line(_line(each))
     return OK
 
 
 @command.command("gc")
-@click.option("--dry-run", is_flag=True, help="Say what would go; delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @click.option(
     "--grace", type=click.FloatRange(min=0), default=24.0, show_default=True, metavar="HOURS",
-    help="How old what a dead process intended must be.",
+    help="Delete what a dead process meant to keep only after this many hours.",
 )  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Go on even if nothing is held at all.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Delete everything even if no holder keeps anything."
+)
 @JSON
 def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> int:
-    r"""Delete bytes that no session holds and no living process intends to hold.
+    r"""Delete attachments that nothing keeps.
+
+    An attachment stays if a holder keeps it, or if a living process is about to keep it. Exit code
+    6 if something could not be deleted, or if a run needs bytes that no holder keeps.
 
     \b
     Example:
@@ -168,11 +188,11 @@ def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> 
             dry_run=dry_run,
             needed=lambda: needed_attachments(stores.ledger),
         )
-    click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
+    click.echo(msgspec.json.encode(report).decode() if as_json else _reclaim_line(report))
     if report.needed_ids:
         click.echo(
-            f"{len(report.needed_ids):,} kept: needed by a run or a session whose reference is "
-            f"lost; tally attach verify names what is",
+            f"{len(report.needed_ids):,} not deleted: a run or a session needs them, but its "
+            f"reference is lost; tally attach verify names them",
             err=True,
         )
     return LEDGER if report.failed_ids or report.needed_ids else OK
@@ -181,7 +201,10 @@ def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> 
 @command.command("verify")
 @JSON
 def verify_command(as_json: bool) -> int:
-    r"""Read everything that is held again, and check that runs hold what their records name.
+    r"""Check the bytes of all attachments, and that runs have theirs.
+
+    Every attachment that a holder keeps is read and compared with its digest. Every run must keep
+    the attachments that its records name. Exit code 6 if something does not hold.
 
     \b
     Example:
@@ -196,30 +219,37 @@ def verify_command(as_json: bool) -> int:
             click.echo(line)
         for each in report.bad:
             click.echo(f"{each.id}: {each.why}")
-        held = f"{counted(report.references, 'reference')}, {counted(report.blobs, 'blob')}"
-        click.echo(f"{held}, {counted(report.bytes, 'byte')}")
+        held = f"{quantity(report.references, 'reference')}, {quantity(report.blobs, 'blob')}"
+        click.echo(f"{held}, {quantity(report.bytes, 'byte')}")
     return OK if report.ok else LEDGER
 
 
-# -- inside ------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------
 
 
-def _session_of(named: str | None) -> str | None:
-    """The session of a run, which holds what the run holds."""
+def _holder_of(named: str | None) -> str | None:
+    """Return the id of the holder that keeps the attachments of a run; None without a run.
+
+    Raise `UsageError` for a chain of steps, and for a run whose first record was erased.
+    """
     if named is None:
         return None
     with open_stores(ledger_path()) as stores:
         run = resolve_run(stores.ledger, named)
         started = next(records_of(stores.ledger, run), None)
     if isinstance(started, StepEntered):
-        raise UsageError(f"{run} holds steps, and no bytes; name one of its runs")
+        raise UsageError(
+            f"{run} is a chain of steps, which keeps no attachments; name one of its runs (tally "
+            f"receipt {run} lists the steps)"
+        )
     if not isinstance(started, RunStarted):
-        raise UsageError(f"run {run} does not say what it holds: its beginning was erased")
+        raise UsageError(f"the first record of run {run} was erased, which names its attachments")
     return started.session_id
 
 
 @contextmanager
 def _source(name: str) -> Iterator[BinaryIO]:
+    """Open a file, or standard input for `-`. Raise `UsageError` if it cannot be opened."""
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -234,15 +264,21 @@ def _label_of(name: str) -> str | None:
 
 
 def _whole_id(held: SessionAttachments, named: str) -> str:
-    """An id by itself or by its beginning."""
+    """Return the id of the attachment whose id begins with `named`, or `named` if there is none.
+
+    Raise `UsageError` if it is the beginning of several ids.
+    """
     found = [each.ref.id for each in held.references() if named and each.ref.id.startswith(named)]
     if len(set(found)) > 1:
-        raise UsageError(f"{named!r} is the beginning of {len(found)} ids; give more of it")
+        raise UsageError(
+            f"{named!r} matches {len(found)} ids; type more characters of the id (tally attach ls "
+            f"lists them)"
+        )
     return found[0] if found else named
 
 
 def _write(path: Path, chunks: Iterator[bytes]) -> None:
-    """Write beside the name first: what is damaged shall not stand under it."""
+    """Write a file whole or not at all: damaged bytes raise while it has a temporary name."""
     with system_errors(path, UsageError), whole_file(path, forced=False, mode=0o666) as file:
         for chunk in chunks:
             file.write(chunk)
@@ -259,16 +295,16 @@ def _line(each: Reference) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """A label as a terminal may have it: it obeys control characters."""
+    """Return a label with `?` in place of characters that a terminal would act on."""
     return "".join(each if each.isprintable() else "?" for each in text or "")
 
 
-def _told(report: ReclaimReport) -> str:
-    verb = "would reclaim" if report.dry_run else "reclaimed"
-    looked = counted(report.scanned_blob_count, "blob")
-    size = counted(report.reclaimed_bytes, "byte")
+def _reclaim_line(report: ReclaimReport) -> str:
+    verb = "would delete" if report.dry_run else "deleted"
+    looked = quantity(report.scanned_blob_count, "blob")
+    size = quantity(report.reclaimed_bytes, "byte")
     return (
-        f"{looked} looked at; {verb} {report.reclaimed_count} ({size}), "
+        f"{looked} checked; {verb} {report.reclaimed_count} ({size}), "
         f"deferred {len(report.condemn_deferred_ids)}, "
         f"failed {len(report.failed_ids)}"
     )

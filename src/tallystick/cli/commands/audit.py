@@ -1,4 +1,4 @@
-"""`tally head`, `prove` and `verify`: documents that others can check a run by, and the check."""
+"""`tally head`, `prove` and `verify`: write proofs about a run, and check a run or a proof."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.parts import JSON, echo_json, echo_line
+from tallystick.cli.show import quantity
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.json_text import canonical
@@ -34,19 +34,32 @@ from tallystick.upkeep.proof import (
     verify_proof,
 )
 
-# `tally head` and `tally prove`: documents that others can check a run by.
+# `tally head` and `tally prove`: write documents with which others can check a run.
 
 
-_OUTPUT = click.Path(dir_okay=False, path_type=Path)
+_OUTPUT_OPTION = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the document to this file.  [default: standard output]",
+)
+_ALSO_PRINT = click.option(
+    "--json", "as_json", is_flag=True, help="With --output: print the document too."
+)
 
 
 @click.command("head")
 @click.argument("run")
-@click.option("--sign", is_flag=True, help="Sign it with your key, made on first use.")
-@click.option("-o", "--output", type=_OUTPUT, metavar="FILE", help="Write it there.")
-@click.option("--json", "as_json", is_flag=True, help="Print it even if it is written to a file.")
+@click.option(
+    "--sign", is_flag=True, help="Sign the head with your key, which is made on first use."
+)
+@_OUTPUT_OPTION
+@_ALSO_PRINT
 def head_command(run: str, sign: bool, output: Path | None, as_json: bool) -> int:
-    r"""Say where a run's chain stands, as a document to be kept elsewhere.
+    r"""Print a run's entry count and last hash, to keep elsewhere.
+
+    tally verify --head finds a run that was cut off or rewritten later.
 
     \b
     Example:
@@ -57,28 +70,31 @@ def head_command(run: str, sign: bool, output: Path | None, as_json: bool) -> in
     key = _key() if sign else None
     document = head_of(ledger, found, at_ms=now_ms(), key=key)
     signed = f"signed by {document.key_id}" if document.signed else "unsigned"
-    _hand_out(canonical(document), output, as_json)
-    click.echo(f"head of {found}: {counted(document.count, 'entry')}, {signed}", err=True)
+    _write_document(canonical(document), output, as_json)
+    click.echo(f"head of {found}: {quantity(document.count, 'entry')}, {signed}", err=True)
     return 0
 
 
 @click.command("prove")
 @click.argument("run")
 @click.argument("seq", type=int)
-@click.option("--body", is_flag=True, help="Show the entry's body too.")
+@click.option("--body", is_flag=True, help="Include the content of the entry in the proof.")
 @click.option(
     "--head",
     "head_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Prove it under this head, not under the present one.",
+    help="Prove the entry under this head, not under the present one.",
 )
-@click.option("-o", "--output", type=_OUTPUT, metavar="FILE", help="Write it there.")
-@click.option("--json", "as_json", is_flag=True, help="Print it even if it is written to a file.")
+@_OUTPUT_OPTION
+@_ALSO_PRINT
 def prove_command(
     run: str, seq: int, body: bool, head_file: Path | None, output: Path | None, as_json: bool
 ) -> int:
-    r"""Prove that one entry stands at its place in a run, to someone who has a head of it.
+    r"""Prove to somebody else that an entry is part of a run.
+
+    SEQ is the number of the entry, from 0. The proof shows nothing of the other entries. With it
+    and a head of the run, tally verify --proof checks the entry.
 
     \b
     Example:
@@ -88,13 +104,14 @@ def prove_command(
     found = resolve_run(ledger, run)
     head = _head_for(found, head_file) if head_file is not None else None
     proof = proof_of(ledger, found, seq, head=head, body=body)
-    _hand_out(canonical(proof), output, as_json)
+    _write_document(canonical(proof), output, as_json)
     shown = "with its body" if body else "without its body"
-    click.echo(f"entry {seq} of {found}, {shown}, under {counted(proof.count, 'entry')}", err=True)
+    click.echo(f"entry {seq} of {found}, {shown}, under {quantity(proof.count, 'entry')}", err=True)
     return 0
 
 
 def _key() -> SigningKey:
+    """Open this user's signing key. It is made if there is none, and then named on stderr."""
     key = open_signing_key(config_directory(os.environ), ledger=ledger_path())
     if key.made:
         click.echo(
@@ -104,20 +121,21 @@ def _key() -> SigningKey:
 
 
 def _head_for(run: str, path: Path) -> Head:
+    """Read a head from a file. Raise `UsageError` if it is of another run."""
     given = read_head(path)
     if isinstance(given, Head):
         return given
     if given.run != run:
-        raise UsageError(f"--head {path}: a head of run {given.run}, not of {run}")
+        raise UsageError(f"--head {path}: this is the head of run {given.run}, not of {run}")
     return given.head
 
 
-def _hand_out(document: bytes, output: Path | None, as_json: bool) -> None:
+def _write_document(document: bytes, output: Path | None, as_json: bool) -> None:
     line = document + b"\n"
     if output is not None:
         with (
             system_errors(f"--output {output}", UsageError),
-            # A body is as private as the ledger it comes from.
+            # Mode 0600: content of an entry is as private as the ledger that it comes from.
             open(output, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file,
         ):
             file.write(line)
@@ -126,7 +144,7 @@ def _hand_out(document: bytes, output: Path | None, as_json: bool) -> None:
         sys.stdout.buffer.flush()
 
 
-# `tally verify`: every hash of the ledger, computed again; heads and proofs, too.
+# `tally verify`: compute every hash of the ledger again; check heads and proofs.
 
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -139,13 +157,23 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "head_file",
     type=_FILE,
     metavar="FILE",
-    help="A head of that run, kept elsewhere: a document of `tally head`, or {count, hash}.",
+    help="Check the run against this head: a file of tally head, or JSON with count and hash.",
 )
-@click.option("--key", "key_file", type=_FILE, metavar="PUB", help="Who must have signed the head.")
 @click.option(
-    "--proof", "proof_file", type=_FILE, metavar="FILE", help="Check this proof under the head."
+    "--key",
+    "key_file",
+    type=_FILE,
+    metavar="PUB",
+    help="With --head: require a signature of this public key.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--proof",
+    "proof_file",
+    type=_FILE,
+    metavar="FILE",
+    help="With --head: check this proof against the head.",
+)
+@JSON
 def verify_command(
     run: str | None,
     head_file: Path | None,
@@ -153,10 +181,10 @@ def verify_command(
     proof_file: Path | None,
     as_json: bool,
 ) -> int:
-    r"""Check every hash of the ledger, or of one run, and what stands beside the chains.
+    r"""Check every hash of the ledger, or of one run.
 
-    Exit code 6 if something does not hold. With --proof no ledger is needed, only the head that
-    the proof leads to.
+    The other tables of the ledger file are checked too. With --proof no ledger is needed, only the
+    head that the proof is for. Exit codes: 0 all hold, 2 wrong usage, 6 something does not hold.
 
     \b
     Example:
@@ -165,47 +193,52 @@ def verify_command(
     """
     if head_file is None:
         if key_file is not None or proof_file is not None:
-            raise UsageError("--key and --proof need --head FILE, the head they are about")
-        return _of_ledger(run, as_json)
+            raise UsageError("--key and --proof need --head FILE too: the head that they are for")
+        return _verify_ledger(run, as_json)
     given = read_head(head_file)
     key = read_public_key(key_file) if key_file is not None else None
     if proof_file is None:
-        return _of_head(run, given, key, as_json)
+        return _verify_head(run, given, key, as_json)
     if run is not None:
-        raise UsageError("--proof needs no RUN: a proof names its own")
-    return _of_proof(proof_file, given, key, as_json)
+        raise UsageError("leave out RUN: the proof names its run")
+    return _verify_proof(proof_file, given, key, as_json)
 
 
-def _of_ledger(run: str | None, as_json: bool) -> int:
+def _verify_ledger(run: str | None, as_json: bool) -> int:
     ledger = open_stores(ledger_path()).ledger
     named = None if run is None else resolve_run(ledger, run)
     report = verify_records(ledger, None if named is None else [named])
     if named is not None and report.ok and (bad := bad_entry_of(ledger, named)) is not None:
-        # What it shares with the run that it grew from is a part of it.
+        # The entries that a fork shares with the run it was forked from are part of it too.
         report = msgspec.structs.replace(report, ok=False, first_bad=bad)
-    click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
+    if as_json:
+        echo_json(report)
+    else:
+        _echo_report(report)
     return OK if report.ok else LEDGER
 
 
-def _of_head(run: str | None, given: HeadFile | Head, key: PublicKey | None, as_json: bool) -> int:
+def _verify_head(
+    run: str | None, given: HeadFile | Head, key: PublicKey | None, as_json: bool
+) -> int:
     ledger = open_stores(ledger_path()).ledger
     if run is not None:
         named = resolve_run(ledger, run)
     elif isinstance(given, HeadFile):
         named = given.run
     else:
-        raise UsageError("--head needs the run it is a head of: this one does not name it")
+        raise UsageError("this head does not name its run; name it: tally verify RUN --head FILE")
     report, standing = verify_head(ledger, named, given, key=key)
     if as_json:
         fields = {**msgspec.structs.asdict(report), "head": standing}
         echo_json(fields)
     else:
-        click.echo(_told(report))
-        _tell_standing(standing)
+        _echo_report(report)
+        _echo_head(standing)
     return OK if report.ok else LEDGER
 
 
-def _of_proof(
+def _verify_proof(
     proof_file: Path, given: HeadFile | Head, key: PublicKey | None, as_json: bool
 ) -> int:
     report = verify_proof(read_proof(proof_file), given, key=key)
@@ -214,38 +247,44 @@ def _of_proof(
     else:
         body = "with its body" if report.body else "without its body"
         held = f"run {report.run}, entry {report.seq}: {report.tag}, {body}, holds"
-        click.echo(held if report.first_bad is None else _told_bad(report.first_bad))
-        _tell_standing(report.head)
+        click.echo(held if report.first_bad is None else _bad_entry_text(report.first_bad))
+        _echo_head(report.head)
     return OK if report.ok else LEDGER
 
 
-def _told(report: VerifyReport) -> str:
+def _echo_report(report: VerifyReport) -> None:
+    for line in _report_text(report).split("\n"):
+        echo_line(line)
+
+
+def _report_text(report: VerifyReport) -> str:
+    """Write the result of a verification: the first bad entry, or all bad rows and the counts."""
     if report.first_bad is not None:
-        return _told_bad(report.first_bad)
+        return _bad_entry_text(report.first_bad)
     erased = f", {report.erased:,} erased" if report.erased else ""
-    counts = f"{counted(report.runs, 'run')}, {counted(report.entries, 'entry')}{erased}"
-    bad = [_told_row(each) for each in report.bad_rows]
+    counts = f"{quantity(report.runs, 'run')}, {quantity(report.entries, 'entry')}{erased}"
+    bad = [_bad_row_text(each) for each in report.bad_rows]
     held = f"{counts}: all hold"
     if bad:
-        held = f"{counts}: the chains hold, and {len(bad):,} of what stands beside them does not"
+        held = f"{counts}: the chains hold, but {quantity(len(bad), 'row')} of other tables do not"
     uncovered = [f"not covered by the format: {each}" for each in report.not_covered]
     return "\n".join([*bad, held, *report.notes, *uncovered])
 
 
-def _told_row(bad: BadRow) -> str:
+def _bad_row_text(bad: BadRow) -> str:
     return f"run {bad.run}, {bad.what}: {bad.why}" if bad.run else f"{bad.what}: {bad.why}"
 
 
-def _told_bad(bad: BadEntry) -> str:
+def _bad_entry_text(bad: BadEntry) -> str:
     return f"run {bad.run}, entry {bad.seq}: {bad.why}"
 
 
-def _tell_standing(head: HeadReport) -> None:
+def _echo_head(head: HeadReport) -> None:
     signature = {
         "unsigned": "unsigned",
-        "unchecked": f"signed by {head.key_id}, which was not checked: give its file with --key",
+        "unchecked": f"signed by {head.key_id}, not checked: name its public key with --key FILE",
         "checked": f"signed by {head.key_id}",
-        "bad": "not signed by the key given",
+        "bad": "not signed by the key of --key",
     }[head.signature]
     at = f" at {head.at}" if head.at else ""
-    click.echo(f"head of {counted(head.count, 'entry')}{at}: {signature}", err=True)
+    click.echo(f"head of {quantity(head.count, 'entry')}{at}: {signature}", err=True)

@@ -1,4 +1,4 @@
-"""`tally config`: each setting and where it came from, and trust in a project's file."""
+"""`tally config`: print each setting and its source, and trust the file of a project."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import click
 
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, stdout_columns
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import PROJECT_FILE, config_directory
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import Setting, load_settings, project_file_path, restricted_lines
 from tallystick.settings.trust import TrustStore
 
-# Of a provider that nobody changed, these say enough; the rest is in the JSON.
+# The fields that are shown of a provider with default values only; --json has the others too.
 _ALWAYS_SHOWN = (".base_url", ".key")
 
 
@@ -22,7 +22,9 @@ _ALWAYS_SHOWN = (".base_url", ".key")
 @JSON
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> int:
-    r"""Print each setting and where it came from; no keys are printed.
+    r"""Print each setting and where it came from.
+
+    API keys are not printed, only where each was found.
 
     \b
     Example:
@@ -36,7 +38,7 @@ def command(context: click.Context, as_json: bool) -> int:
     if as_json:
         echo_json(found)
     else:
-        for line in _table([each for each in found if _is_shown(each)]):
+        for line in _table([each for each in found if _is_shown(each)], stdout_columns()):
             click.echo(line)
     for warning in settings.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -44,9 +46,12 @@ def command(context: click.Context, as_json: bool) -> int:
 
 
 @command.command("trust")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Trust the file without asking.")
 def trust_command(yes: bool) -> int:
-    r"""Let this project's file set what needs trust, as long as it does not change.
+    r"""Trust the configuration file of this project.
+
+    Without trust, the file cannot set grants, providers, prices and the like. The settings that
+    need trust are printed first. Trust ends when the file changes.
 
     \b
     Example:
@@ -70,7 +75,7 @@ def trust_command(yes: bool) -> int:
 
 @command.command("untrust")
 def untrust_command() -> int:
-    r"""Take back the trust in this project's file.
+    r"""End the trust in the configuration file of this project.
 
     \b
     Example:
@@ -85,7 +90,7 @@ def untrust_command() -> int:
     return 0
 
 
-_NO_FILE = f"there is no {PROJECT_FILE} in this directory or above it"
+_NO_FILE = f"there is no {PROJECT_FILE} in this directory or above it; run this inside the project"
 
 
 def _is_shown(setting: Setting) -> bool:
@@ -93,8 +98,15 @@ def _is_shown(setting: Setting) -> bool:
     return not is_detail or setting.source != "default"
 
 
-def _table(rows: list[Setting]) -> Iterator[str]:
+def _table(rows: list[Setting], width: int | None) -> Iterator[str]:
+    """Write a line for each setting; on a terminal, the source of a wide one on its own line."""
     widths = [max(len(row.name) for row in rows), max(len(row.value or "-") for row in rows)]
-    widths[1] = min(widths[1], 50)
+    # A row with a long path is wider. The others then still fit 80 columns.
+    widths[1] = min(widths[1], 30)
     for row in rows:
-        yield f"{row.name:<{widths[0]}}  {row.value or '-':<{widths[1]}}  {row.source}"
+        name_and_value = f"{row.name:<{widths[0]}}  {row.value or '-':<{widths[1]}}"
+        if width is None or len(name_and_value) + 2 + len(row.source) <= width:
+            yield f"{name_and_value}  {row.source}"
+        else:
+            yield name_and_value.rstrip()
+            yield f"{'':<{widths[0]}}  {row.source}"

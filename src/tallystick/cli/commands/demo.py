@@ -1,7 +1,7 @@
-"""`tally demo`: a question over three megabytes, answered, replayed and verified, without a model.
+"""`tally demo`: answer a question over a 3 MB file, then replay and verify the run.
 
-The corpus is made from a seed and the programs run here; only the replies come from a recording, of
-a real model. With `-m` the same question goes to a model of the user's own.
+The file is made from a seed and the programs run here. Only the replies are recorded, from a real
+model. With `-m` the same question goes to a model of the user's own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 import click
 
 from tallystick.cli.driving import show_run
-from tallystick.cli.exit_codes import exit_code_of_stop
+from tallystick.cli.exit_codes import DIVERGED, LEDGER, OK, exit_code_of_stop
+from tallystick.cli.parts import echo_error_line, stderr_columns, wrap_line
 from tallystick.cli.progress import Sayer, progress_for
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.client import Session
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.commands import Code
@@ -48,32 +49,36 @@ _OUTPUT_CHARS_MAX = 600
     "--model",
     "model_name",
     metavar="MODEL",
-    help="Ask this model, instead of the recorded replies of another.",
+    help="Ask this model, instead of using recorded replies.",
 )
 @click.option(
     "--max-usd",
     type=float,
     metavar="DOLLARS",
-    help="With a model: money at most.",
+    help="With --model: spend at most this many US dollars.  [default: no limit]",
 )
 @click.option(
     "--save",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write the sample file there and end.",
+    help="Write the sample file to this directory, and run nothing.",
 )
-@click.option("--quiet", is_flag=True, help="Print the answer only.")
+@click.option("--quiet", is_flag=True, help="Print only the answer.")
 def demo_command(
     model_name: str | None, max_usd: float | None, save: Path | None, quiet: bool
 ) -> int:
-    r"""Answer a question over sample data, then replay and verify the run.
+    r"""Try a run over sample data, then replay and verify it.
 
-    Needs no model and no key: the replies were recorded from a real model. The programs in them
-    really run, on data made here from a seed.
+    This needs no model and no key: the replies were recorded from a real model. The programs in
+    them run now, on this machine, on a file that is made from a seed.
+
+    \b
+    Exit codes: as for tally run; 6 the verification failed, 8 the replay differs.
 
     \b
     Example:
         tally demo
+        tally demo --save demo
     """
     texts = harbour()
     if save is not None:
@@ -85,7 +90,8 @@ def demo_command(
         if not quiet:
             sayer(line)
 
-    # The user's caps hold for a model that is asked; the recorded one asks nobody.
+    # The user's limits hold for a model that is asked. Recorded replies cost nothing, so that the
+    # demo works with any configuration, even a broken one.
     settings = None
     if model_name is not None:
         settings = load_settings(flags={"model": model_name, "max_usd": max_usd})
@@ -98,12 +104,12 @@ def demo_command(
         if quiet or not result.answered:
             return exit_code_of_stop(result.stop)
         if isinstance(model, RecordedModel) and model.drift:
-            say(f"note     not as they were recorded: {counted(len(model.drift), 'prompt')}")
+            say(f"note     {quantity(len(model.drift), 'prompt')} not as recorded")
         return _prove(session, result)
 
 
 def corpus_sha256(texts: Mapping[str, str]) -> str:
-    """The digest of a corpus: of its names and texts, in order."""
+    """Return the SHA-256 digest of the names and the texts of a corpus, in their order."""
     digest = hashlib.sha256()
     for name, text in texts.items():
         digest.update(f"{name}\0{text}\0".encode())
@@ -120,12 +126,16 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
 
 
 def _session(settings: Settings | None, say: Say) -> Session:
-    # What is shown is the same on every day.
+    # With a fixed clock, the prompts are those of the recording on every day.
     return Session(say=say, config=settings, clock=FIXED)
 
 
 def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
-    """The model to ask, and at which temperature: what was recorded was asked at one."""
+    """Return the model to ask and the temperature to ask it at.
+
+    Recorded replies need the temperature of their recording, since it is part of a request; for
+    another model it is None, and comes from the settings.
+    """
     if settings is not None:
         model = open_model(
             settings.model,
@@ -133,7 +143,6 @@ def _model(settings: Settings | None, session: Session) -> tuple[Model, float | 
             pacing=Pacing(),
             recorded=lambda run: recorded_model(session.ledger, run),
         )
-        # What else is configured, the session reads itself.
         return model, None
     kept = recording()
     model = RecordedModel(
@@ -145,10 +154,11 @@ def _model(settings: Settings | None, session: Session) -> tuple[Model, float | 
 def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: Say) -> None:
     sizes = ", ".join(f"{name} ({len(text) / 1e6:.2f} MB)" for name, text in texts.items())
     say(f"data     {sizes}, made from seed {SEED}")
-    say(f"question {QUESTION}")
+    for line in wrap_line(f"question {QUESTION}", indent=9, width=stderr_columns()):
+        say(line)
     if recorded:
         say(f"model    the replies were recorded from {model.name.removeprefix('recorded:')};")
-        say("         the programs in them run here and now, in the sandbox")
+        say("         the programs in them run now, on this machine, in the sandbox")
     else:
         say(f"model    {model.name}")
     say("")
@@ -182,7 +192,7 @@ def _run(
 
 
 class _Programs:
-    """Shows each program before it runs and what it printed."""
+    """Print each program before it runs, and its output afterwards."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -196,40 +206,41 @@ class _Programs:
                 commands = parse_reply(record.text, cut=record.cut).commands
                 self._sources = [each.source for each in commands if isinstance(each, Code)]
             case RunProgram() if record.part < len(self._sources):
-                click.echo(_indented(self._sources[record.part], "    >>> "), err=True)
+                click.echo(_indent(self._sources[record.part], "    >>> "), err=True)
             case ProgramFinished() if record.stdout.strip():
                 shown = record.stdout.strip()
                 cut = shown if len(shown) <= _OUTPUT_CHARS_MAX else shown[:_OUTPUT_CHARS_MAX] + " …"
-                click.echo(_indented(cut, "        "), err=True)
+                click.echo(_indent(cut, "        "), err=True)
             case _:
                 pass
 
 
-def _indented(text: str, lead: str) -> str:
-    """Lines of a program or of what it printed. A terminal obeys control characters."""
+def _indent(text: str, lead: str) -> str:
+    """Indent lines of a program or of its output, with `?` for what a terminal would act on."""
     shown = "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
     return textwrap.indent(shown, lead)
 
 
 def _prove(session: Session, result: Run) -> int:
-    """Replay the run and check its chain, and say what to try next."""
+    """Replay the run, check its chain, and print the results and what to try next.
+
+    Return the exit code: 8 if the replay differs, 6 if a hash does not hold.
+    """
     replayed = session.replay(result.run)
-    click.echo(
-        f"replay   {counted(replayed.programs, 'program')} ran again without a model: "
-        f"{'the same, to the byte' if replayed.held else f'differs at {replayed.divergence}'}",
-        err=True,
+    echo_error_line(
+        f"replay   {quantity(replayed.programs, 'program')} ran again without a model: "
+        f"{'the same, to the byte' if replayed.held else f'differs at {replayed.divergence}'}"
     )
     checked = verify_ledger(session.ledger, [result.run])
-    click.echo(
-        f"verify   {counted(checked.entries, 'entry')}, "
-        f"{'every hash holds' if checked.first_bad is None else f'broken: {checked.first_bad}'}",
-        err=True,
+    echo_error_line(
+        f"verify   {quantity(checked.entries, 'entry')}, "
+        f"{'every hash holds' if checked.first_bad is None else f'broken: {checked.first_bad}'}"
     )
     if not replayed.held or checked.first_bad is not None:
-        return 8 if not replayed.held else 6
+        return DIVERGED if not replayed.held else LEDGER
     for line in _NEXT:
         click.echo(line.format(tally=_tally()), err=True)
-    return 0
+    return OK
 
 
 def _tally() -> str:

@@ -1,4 +1,4 @@
-"""`tally doctor` and `tally warm`: what works on this machine, tried, and compiled ahead."""
+"""`tally doctor` and `tally warm`: test what works on this machine, and compile the sandbox."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from tallystick.cli.commands.sessions import made_by, other_guest_note
-from tallystick.cli.parts import echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import TallystickError
 from tallystick.runtime.programs.backends import CAPABILITIES
@@ -25,15 +25,15 @@ from tallystick.settings.paths import cache_directory, data_directory, ledger_pa
 from tallystick.stores import open_stores
 
 _NOT_OFFERED = "this sandbox does not have it"
-# What a sandbox calls something else that is one of the capabilities.
+# Names that a sandbox has for something that is one of the capabilities.
 _SAME = {"HostCalls": "LlmBridge"}
 _Tried = Sequence[tuple[str, str | None]]
 
 
 class _Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One capability of one backend. `why` is None when it was proven.
+    """The test of one capability of one backend. `why` is None if the test passed.
 
-    What a backend does not have, and does not say to have, is not `offered`.
+    A capability that the backend does not claim to have is not `offered`.
     """
 
     backend: str
@@ -44,14 +44,15 @@ class _Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@JSON
 def doctor_command(as_json: bool) -> int:
-    r"""Try what each sandbox can do here, and say so.
+    r"""Test what each sandbox can do on this machine.
 
-    Sessions that another version of the sandbox left are named: nothing can run in them here.
+    Sessions that another version of the sandbox stored are named: no program can run in them here.
 
-    Exit code 0 if the default sandbox can do all that it offers, 4 if not. Another sandbox that
-    this host cannot provide is named, and does not change the exit code.
+    \b
+    Exit codes: 0 the default sandbox works, 4 it does not. Another sandbox that
+    this machine does not support is named, and does not change the exit code.
 
     \b
     Example:
@@ -67,25 +68,25 @@ def doctor_command(as_json: bool) -> int:
         "data": str(data_directory()),
     }
     if as_json:
-        told = {
+        report = {
             **facts,
             **{"findings": findings, "beside": beside, "layers": layers},
             "left_by_another_sandbox": {"sessions": others, "exec_sessions": programs_only},
             "sessions_unreadable": unread,
         }
-        echo_json(told)
+        echo_json(report)
     else:
         for name, fact in facts.items():
-            click.echo(f"{name:<8} {fact}")
+            echo_line(f"{name:<8} {fact}", indent=9)
         for finding in [*findings, *beside]:
             if finding.offered:
                 verdict = "proven" if finding.proven else f"not proven: {finding.why}"
-                click.echo(f"{finding.backend:<8} {finding.capability:<18} {verdict}")
+                echo_line(f"{finding.backend:<8} {finding.capability:<18} {verdict}", indent=28)
         for layer, why in layers.items():
             if why is not None:
-                click.echo(f"process  without {layer}: {why}")
+                echo_line(f"process  without {layer}: {why}", indent=9)
         for line in _session_lines(others, programs_only, unread):
-            click.echo(f"sessions {line}")
+            echo_line(f"sessions {line}", indent=9)
     needed = [each for each in (*findings, *beside) if each.backend == DEFAULT and each.offered]
     return 0 if all(finding.proven for finding in needed) else 4
 
@@ -98,10 +99,10 @@ def _guest() -> str:
 
 
 def _left_by_others() -> tuple[list[str], list[str], str | None]:
-    """Find the sessions that cannot go on here, since another guest or engine left them.
+    """Find the sessions that cannot be used here, since another guest or engine stored them.
 
-    Returns the sessions of runs, those of `tally exec`, and why they could not be read, if so. A
-    doctor makes no file: without a book there are no sessions.
+    Return the sessions of runs, those of `tally exec`, and the error if they could not be read.
+    No file is created: without a session file there are no sessions.
     """
     others: list[str] = []
     programs_only: list[str] = []
@@ -128,20 +129,24 @@ def _session_lines(
     others: Sequence[str], programs_only: Sequence[str], unread: str | None
 ) -> Iterator[str]:
     for each in others:
-        yield f"{each} was left by another version of the sandbox"
+        yield f"{each} was stored by another version of the sandbox"
     if others:
         yield other_guest_note(others)
     for each in programs_only:
         yield (
-            f"tally exec --session {each}: left by another version of the sandbox, which alone can "
-            f"read it; use another name here"
+            f"tally exec --session {each}: stored by another version of the sandbox, and only that "
+            f"version can read it; use another name here"
         )
     if unread is not None:
         yield f"cannot be read: {unread}"
 
 
 async def _examine() -> tuple[list[_Finding], list[_Finding], Mapping[str, str | None]]:
-    """The closed set of capabilities of each sandbox, what else was tried, and layers."""
+    """Run the self-tests of both sandboxes.
+
+    Return a finding for each known capability, the findings of other tests, and the layers of
+    isolation of the process sandbox, each with the reason why it is missing or None.
+    """
     wasm = await _wasm()
     process, layers = await _process()
     findings, beside = [], []
@@ -182,12 +187,14 @@ async def _process() -> tuple[_Tried, Mapping[str, str | None]]:
         await sandbox.close()
 
 
-# `tally warm`: compile the sandbox ahead of its first use.
+# `tally warm`: compile the sandbox before its first use.
 
 
 @click.command("warm")
 def warm_command() -> int:
-    r"""Compile the sandbox now, so that the next start is quick.
+    r"""Compile the sandbox now, so that the next run starts fast.
+
+    The result is stored in the cache directory (tally doctor prints it).
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`tally exec`: run a program in the sandbox and show what came of it."""
+"""`tally exec`: run a program in the sandbox, and show its output and what it used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from tallystick.cli.exit_codes import exit_code_of_result
 from tallystick.cli.options import with_backend
-from tallystick.cli.parts import echo_json
+from tallystick.cli.parts import JSON, echo_json
 from tallystick.cli.progress import Sayer
 from tallystick.core.errors import InvalidName, UsageError, system_errors
 from tallystick.runtime.programs.backends import Backends, read_preference
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 _MIB = 1024 * 1024
 _DEFAULTS = Limits()
-# Options that mean nothing to native programs, by the name of their parameter.
+# Options that the process sandbox cannot honour, by the name of their parameter.
 _WASM_ONLY = {"session": "--session", "fuel": "--fuel", "clock": "--clock", "wheels": "--wheel"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What the command line asked for."""
+    """A program with everything that the command line says about how to run it."""
 
     program: bytes
     context: ExecutionContext
@@ -61,14 +61,14 @@ class _Job:
 @click.command("exec")
 @click.argument("program", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @with_backend
-@click.option("--session", metavar="NAME", help="Keep the namespace under a name between calls.")
+@click.option("--session", metavar="NAME", help="Keep the variables under NAME for the next call.")
 @click.option(
     "--fuel",
     type=int,
     default=_DEFAULTS.fuel,
     show_default=True,
     metavar="N",
-    help="Instructions the program may use.",
+    help="Stop the program after N instructions of the sandbox (fuel).",
 )
 @click.option(
     "--memory-mb",
@@ -76,7 +76,8 @@ class _Job:
     default=_DEFAULTS.memory_bytes // _MIB,
     show_default=True,
     metavar="N",
-    help="Memory of the interpreter, in MiB; of all processes together in the process sandbox.",
+    help="Give the interpreter at most N MiB of memory; in the process sandbox, all its processes "
+    "together.",
 )
 @click.option(
     "--wall-ms",
@@ -84,7 +85,7 @@ class _Job:
     default=30_000,
     show_default=True,
     metavar="N",
-    help="Time the program itself may be active, in milliseconds.",
+    help="Stop the program after it was active for N milliseconds.",
 )
 @click.option(
     "--output-bytes",
@@ -92,21 +93,21 @@ class _Job:
     default=65_536,
     show_default=True,
     metavar="N",
-    help="Bytes of each stream that are shown; the rest goes to a file.",
+    help="Show at most N bytes each of stdout and stderr; the rest goes to a file.",
 )
 @click.option(
     "--seed",
     type=int,
     default=None,
     metavar="N",
-    help="Seed of the program's randomness.  [default: 0]",
+    help="Start the program's random numbers from this seed.  [default: 0]",
 )
 @click.option(
     "--clock",
     default="fixed",
     metavar="fixed|now|TIME",
-    help="Start the program's clock at 2026-01-01, at the present, or at a time such as "
-    "2026-03-01T09:30.  [default: fixed]",
+    help="Start the program's clock at 2026-01-01 (fixed), at the present (now), or at a time "
+    "such as 2026-03-01T09:30.  [default: fixed]",
 )
 @click.option(
     "--wheel",
@@ -114,17 +115,17 @@ class _Job:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="Add a pure-Python wheel. May be repeated.",
+    help="Let the program import from this pure-Python wheel. May be repeated.",
 )
 @click.option(
     "--text",
     "texts",
     multiple=True,
     metavar="NAME=FILE",
-    help="Give the program a file as a text that stays on the host. May be repeated.",
+    help="Let the program read a file as the text NAME, which stays on the host. May be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
-@click.option("--quiet", is_flag=True, help="Leave out the closing line.")
+@JSON
+@click.option("--quiet", is_flag=True, help="Leave out the closing line with what was used.")
 @click.pass_context
 def command(
     called: click.Context,
@@ -145,12 +146,13 @@ def command(
 ) -> int:
     r"""Run a Python program in the sandbox.
 
-    PROGRAM is a file, or - for standard input. What it prints goes to stdout and stderr, the value
-    of its last expression to stdout.
+    PROGRAM is a file, or - for standard input. Its output goes to stdout and stderr, the value of
+    its last expression to stdout.
 
     \b
-    Exit codes: 0 it ended well, 1 it failed, 2 wrong usage, 3 a limit ended it,
-    4 the sandbox could not run it, 130 interrupted.
+    Exit codes: 0 the program ended well, 1 it failed, 2 wrong usage,
+    3 limit reached, 4 sandbox failed, 6 ledger failed (with --session),
+    130 interrupted.
 
     \b
     Example:
@@ -161,7 +163,7 @@ def command(
     source = sys.stdin.buffer.read() if program == "-" else _read(Path(program))
     limits = Limits(fuel=fuel, memory_bytes=memory_mb * _MIB)
     clock_ns = run_clock(clock).clock_ns
-    with _held(session, seed=seed, clock_ns=clock_ns) as held:
+    with _hold_session(session, seed=seed, clock_ns=clock_ns) as held:
         job = _Job(
             program=source,
             context=ExecutionContext(
@@ -171,7 +173,7 @@ def command(
                 program_name="<stdin>" if program == "-" else Path(program).name,
                 limits=limits,
             ),
-            texts=_parsed_texts(texts),
+            texts=_parse_texts(texts),
             wheels=wheels,
             session=held,
             seed=seed or 0,
@@ -185,7 +187,7 @@ def command(
 
 
 def _refuse_unsupported(called: click.Context, backend: str) -> None:
-    """Refuse options that a sandbox which was asked for would have to ignore."""
+    """Raise `UsageError` if an option is given that the process sandbox would have to ignore."""
     if "process" not in read_preference(backend):
         return
     given = [
@@ -194,17 +196,26 @@ def _refuse_unsupported(called: click.Context, backend: str) -> None:
         if called.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
     if given:
-        raise UsageError(f"the process sandbox does not support {', '.join(given)}")
+        raise UsageError(
+            f"the process sandbox does not support {', '.join(given)}; leave it out, or use "
+            "--sandbox wasm"
+        )
 
 
 def _read(path: Path) -> bytes:
+    """Read a file. Raise `UsageError` if that fails."""
     with system_errors(path, UsageError):
         return path.read_bytes()
 
 
 @contextlib.contextmanager
-def _held(name: str | None, *, seed: int | None, clock_ns: int) -> Iterator[HeldSession | None]:
-    """Hold a session. Without one nothing is kept: no ledger is made, and no code loaded."""
+def _hold_session(
+    name: str | None, *, seed: int | None, clock_ns: int
+) -> Iterator[HeldSession | None]:
+    """Hold the session `name` for this process; with None, yield None.
+
+    Without a name no ledger file is created, and the code of sessions is not imported.
+    """
     if name is None:
         yield None
         return
@@ -224,12 +235,13 @@ def _held(name: str | None, *, seed: int | None, clock_ns: int) -> Iterator[Held
         yield held
 
 
-def _parsed_texts(given: tuple[str, ...]) -> dict[str, Path]:
+def _parse_texts(given: tuple[str, ...]) -> dict[str, Path]:
+    """Split each NAME=FILE. Raise `UsageError` or `InvalidName` for one that is not so."""
     texts = {}
     for each in given:
         name, equals, file = each.partition("=")
         if not equals or not file:
-            raise UsageError(f"--text {each!r}: NAME=FILE is needed")
+            raise UsageError(f"--text {each!r}: write NAME=FILE")
         if not name.isidentifier():
             raise InvalidName(what="--text", given=name, why="a Python identifier is needed")
         texts[name] = Path(file)
@@ -249,7 +261,7 @@ async def _execute(job: _Job) -> ExecutionResult:
 
 async def _execute_native(sandbox: ProcessSandbox, job: _Job) -> ExecutionResult:
     session = await sandbox.open(session_id=job.context.session_id, seed=job.seed)
-    result = await _performed(session, job)
+    result = await _run_program(session, job)
     await session.close()
     return result
 
@@ -261,10 +273,10 @@ async def _execute_in_wasm(job: _Job) -> ExecutionResult:
         say=Sayer(),
     )
     try:
-        session = await _opened(sandbox, job)
+        session = await _open_interpreter(sandbox, job)
         for wheel in job.wheels:
             await session.add_wheel(_read(wheel), name=wheel.name)
-        result = await _performed(session, job)
+        result = await _run_program(session, job)
         if job.session is not None:
             await job.session.keep(session)
         await session.close()
@@ -273,13 +285,13 @@ async def _execute_in_wasm(job: _Job) -> ExecutionResult:
         await sandbox.close()
 
 
-async def _performed(session: SandboxSession, job: _Job) -> ExecutionResult:
-    with _open_texts(job.texts) as texts, _stopped_by_ctrl_c(session):
+async def _run_program(session: SandboxSession, job: _Job) -> ExecutionResult:
+    with _open_texts(job.texts) as texts, _stop_on_ctrl_c(session):
         host = HostTable(texts=texts)
         return await session.execute(job.program, context=job.context, host=host)
 
 
-async def _opened(sandbox: WasmSandbox, job: _Job) -> WasmSession:
+async def _open_interpreter(sandbox: WasmSandbox, job: _Job) -> WasmSession:
     if job.session is not None:
         return await job.session.reopen(sandbox)
     return await sandbox.open(
@@ -299,8 +311,11 @@ def _open_texts(paths: dict[str, Path]) -> Iterator[dict[str, HostText]]:
 
 
 @contextlib.contextmanager
-def _stopped_by_ctrl_c(session: SandboxSession) -> Iterator[None]:
-    """The first Ctrl-C ends the program and keeps what it printed; the second ends us."""
+def _stop_on_ctrl_c(session: SandboxSession) -> Iterator[None]:
+    """Let the first Ctrl-C stop the program and keep its output, and the second end the process.
+
+    Where signal handlers cannot be set (another thread, another system), nothing is changed.
+    """
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:

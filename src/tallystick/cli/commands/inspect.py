@@ -1,4 +1,4 @@
-"""`tally inspect`, `receipt` and `diff`: a run turn by turn, line by line, and beside another."""
+"""`tally inspect`, `receipt` and `diff`: show a run, its receipt, or how two runs differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from tallystick.cli.parts import echo_json
-from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
+from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
+from tallystick.cli.progress import Row, budget_lines, fit, row_text, shown_cost
 from tallystick.cli.show import (
-    counted,
     outcome,
     plain,
+    quantity,
     safe,
     steps_as_json,
     table_lines,
@@ -55,10 +55,10 @@ from tallystick.runtime.runs.tree import Node, tree_of
 from tallystick.settings.paths import ledger_path
 from tallystick.stores import open_stores
 
-# `tally inspect`: a run turn by turn, or a chain of steps.
+# `tally inspect`: show a run turn by turn, or a chain of steps.
 
 
-# Children of one run that have a line each; the others are summed up.
+# So many children of one run have a line each; one line sums up the others.
 _CHILDREN_SHOWN = 20
 _DEPTH_SHOWN = 12
 _OUTPUT_LINES_MAX = 20
@@ -70,9 +70,9 @@ _WIDTH = 94
 @click.argument("run")
 @click.option("--programs", is_flag=True, help="Show replies and outputs in full.")
 @click.option("--records", "as_records", is_flag=True, help="Show a line for every record.")
-@click.option("--tree", is_flag=True, help="Show the runs inside it, with what each cost.")
-@click.option("--all", "whole", is_flag=True, help="With --tree: every run of a long batch.")
-@click.option("--json", "as_json", is_flag=True, help="Print every record, or the tree, as JSON.")
+@click.option("--tree", is_flag=True, help="Show the runs inside the run, and what each cost.")
+@click.option("--all", "whole", is_flag=True, help="With --tree: show every run of a long batch.")
+@click.option("--json", "as_json", is_flag=True, help="Print all records, or the tree, as JSON.")
 def inspect_command(
     run: str, programs: bool, as_records: bool, tree: bool, whole: bool, as_json: bool
 ) -> int:
@@ -92,7 +92,7 @@ def inspect_command(
         if as_json:
             echo_json(root)
             return 0
-        for line in tree_lines(root, whole=whole):
+        for line in tree_lines(root, whole=whole, width=stdout_columns()):
             click.echo(line)
         return 0
     records = list(records_of(ledger, found))
@@ -103,27 +103,32 @@ def inspect_command(
     if not records:
         click.echo(f"run {found} {NOT_BEGUN}", err=True)
         return 0
-    # A chain of steps has no turns.
+    # A chain of steps has no turns, so show a line for each of its records.
     in_blocks = not as_records and isinstance(records[0], RunStarted)
     for line in turn_lines(records, full=programs) if in_blocks else _lines(records, programs):
-        click.echo(line)
+        # Indented lines are programs and their output, which keep their line breaks.
+        if line.startswith("    "):
+            click.echo(line)
+        else:
+            echo_line(line)
     return 0
 
 
 def _lines(records: Sequence[Record], full: bool) -> Iterator[str]:
-    """Write every record as a line; with `full`, replies and outputs below theirs."""
+    """Write every record as a line; with `full`, with the text of replies and output below it."""
     for record in records:
         yield from transcript_lines(record)
         if full and isinstance(record, ModelReplied):
-            yield _indented(record.text)
+            yield _quote(record.text)
         if full and isinstance(record, ProgramFinished):
-            yield _indented("\n".join(_printed(record)))
+            yield _quote("\n".join(_output_lines(record)))
 
 
 def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
-    """Write a run as blocks, one for each turn: what it cost, its programs and their output.
+    """Write a run as blocks, one for each turn: its cost, its programs and their output.
 
-    What else happened in a turn has a line in its place. Without `full`, long output is cut.
+    Other records of the turn have a line where they happened. Without `full`, replies are not
+    shown if they had programs, and output is cut to 20 lines.
     """
     sources: list[str] = []
     bounded = False
@@ -133,7 +138,7 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                 bounded = holds_reservations(record.receipt)
                 yield from transcript_lines(record)
             case AskModel() if record.attempt == 1:
-                # That it was asked is said by its reply; what was left out of the prompt is not.
+                # The reply shows that the model was asked. Keep the line about a shortened prompt.
                 yield from (line for line in transcript_lines(record) if " asked " not in line)
             case ModelReplied():
                 yield ""
@@ -141,22 +146,22 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                 reply = parse_reply(record.text, cut=record.cut)
                 sources = [as_program(each) if is_program(each) else "" for each in reply.commands]
                 if full or not any(sources):
-                    yield from _prefixed("", record.text.splitlines(), full=full)
+                    yield from _prefix("", record.text.splitlines(), full=full)
             case RunProgram():
                 source = sources[record.part] if record.part < len(sources) else ""
                 if not full:
-                    yield from _prefixed(">>> ", source.splitlines(), full=True)
+                    yield from _prefix(">>> ", source.splitlines(), full=True)
             case ProgramFinished():
-                yield from _prefixed("", _printed(record), full=full)
-                calls = counted(record.host_calls, "host call") + ", " if record.host_calls else ""
-                # What it printed, and why it failed, stands above.
+                yield from _prefix("", _output_lines(record), full=full)
+                calls = quantity(record.host_calls, "host call") + ", " if record.host_calls else ""
+                # Its output and its traceback are shown above, so add only an answer.
                 said = f"  {outcome(record)}" if record.answer is not None else ""
                 yield f"    [{calls}{record.wall_ms / 1000:,.1f} s]{said}"
             case RunEnded():
                 yield ""
                 yield f"run       {record.stop}  {plain(record.detail)}".rstrip()
-                yield from _prefixed("", (record.answer or "").splitlines(), full=True)
-                turns = counted(record.charge.turns, "turn")
+                yield from _prefix("", (record.answer or "").splitlines(), full=True)
+                turns = quantity(record.charge.turns, "turn")
                 yield f"cost      {shown_cost(record.charge, bounded=bounded)}   {turns}"
             case _:
                 yield from transcript_lines(record)
@@ -164,7 +169,7 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
 
 def _turn_head(record: ModelReplied) -> str:
     charge = charge_of(record)
-    # What was not reported is an estimate, or stands at what was reserved for the call.
+    # Without a report of the provider, the tokens are an estimate, or those reserved for the call.
     reserved = record.settled is not None and record.settled.figures == "reserved"
     whence = " (reserved)" if reserved else "" if record.usage.reported else " (estimated)"
     tokens = f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out{whence}"
@@ -172,22 +177,30 @@ def _turn_head(record: ModelReplied) -> str:
     return f"turn {record.turn:<4} {tokens}   {cost}   {record.wall_ms / 1000:,.1f} s"
 
 
-def _printed(record: ProgramFinished) -> list[str]:
+def _output_lines(record: ProgramFinished) -> list[str]:
+    """Return the output of a program, and its traceback if it failed, in lines."""
     failure = record.failure.traceback if record.failure is not None else ""
     return (record.stdout + record.stderr + failure).rstrip("\n").splitlines()
 
 
-def _prefixed(mark: str, lines: Sequence[str], *, full: bool) -> Iterator[str]:
-    """Indent lines of a model or a program; what a terminal would act on is replaced."""
+def _prefix(mark: str, lines: Sequence[str], *, full: bool) -> Iterator[str]:
+    """Indent lines of a model or a program, with `?` for what a terminal would act on.
+
+    Without `full`, only the first 20 are given, and a line with the number of the others.
+    """
     shown = lines if full else lines[:_OUTPUT_LINES_MAX]
     for line in shown:
         yield f"    {mark}{safe(line.expandtabs())}".rstrip()
     if len(shown) < len(lines):
-        yield f"    … {counted(len(lines) - len(shown), 'more line')} (--programs shows all)"
+        yield f"    … {quantity(len(lines) - len(shown), 'more line')} (--programs shows all)"
 
 
-def tree_lines(root: Node, *, whole: bool) -> list[str]:
-    """A run and those inside it, a line each, and what the whole may still use."""
+def tree_lines(root: Node, *, whole: bool, width: int | None = None) -> list[str]:
+    """Write a run and those inside it as lines, and what all together may still use.
+
+    A run has one line, or two if one does not fit `width`. Without `whole`, a run shows at most 20
+    of its children.
+    """
     lines: list[str] = []
     waiting: list[Node | str] = [root]
     while waiting:
@@ -195,27 +208,34 @@ def tree_lines(root: Node, *, whole: bool) -> list[str]:
         if isinstance(each, str):
             lines.append(each)
             continue
-        lines.append(_node_line(each))
+        lines += _node_lines(each, width)
         shown = each.children if whole else each.children[:_CHILDREN_SHOWN]
         rest = _rest_line(each, each.children[len(shown) :])
         waiting += [*([] if rest is None else [rest]), *reversed(shown)]
     if root.limits is not None:
-        lines += budget_lines(root.charge, root.limits, seconds=0, width=_WIDTH)
+        lines += budget_lines(
+            root.charge, root.limits, seconds=0, width=min(width or _WIDTH, _WIDTH)
+        )
     return lines
 
 
-def _node_line(node: Node) -> str:
+def _node_lines(node: Node, width: int | None) -> list[str]:
     row = Row(
         depth=min(node.depth, _DEPTH_SHOWN),
-        name=node.goal or ("(pruned)" if node.standing == "pruned" else "(nothing written)"),
+        name=node.goal or ("(pruned)" if node.standing == "pruned" else "(nothing recorded)"),
         state=_state(node),
         turn=node.turn,
         charge=node.charge,
     )
     answer = "" if node.answer is None else f"  {plain(node.answer, chars_max=40)!r}"
     asked = f"  {node.queries[0]:,} of {node.queries[1]:,} queries" if node.queries[1] else ""
-    text = row_text(row, width=_WIDTH, name_cells=_NAME_CELLS)
-    return f"{text:<{_WIDTH}}  {plain(node.run, chars_max=26)}{asked}{answer}"
+    text = row_text(row, width=min(width or _WIDTH, _WIDTH), name_cells=_NAME_CELLS)
+    rest = f"{plain(node.run, chars_max=26)}{asked}{answer}"
+    line = f"{text:<{_WIDTH}}  {rest}"
+    if width is None or len(line) <= width:
+        return [line]
+    indent = "  " * (min(node.depth, _DEPTH_SHOWN) + 1)
+    return [text, fit(f"{indent}{rest}", width).rstrip()]
 
 
 def _state(node: Node) -> str:
@@ -223,24 +243,26 @@ def _state(node: Node) -> str:
 
 
 def _rest_line(node: Node, hidden: list[Node]) -> str | None:
-    """The children that have no line, in numbers."""
+    """Sum up the children that have no line of their own; return None if there are none."""
     count = len(hidden) + node.more
     if not count:
         return None
     states = Counter(_state(each) for each in hidden)
     named = ", ".join(f"{many:,} {plain(state)}" for state, many in states.most_common())
     cost = sum((each.charge for each in hidden), Charge())
-    told = f": {named}   {shown_cost(cost)}" if cost.model_calls else f": {named}"
-    return f"{'  ' * (min(node.depth, _DEPTH_SHOWN) + 1)}… {count:,} more{told if hidden else ''}"
+    details = f": {named}   {shown_cost(cost)}" if cost.model_calls else f": {named}"
+    return (
+        f"{'  ' * (min(node.depth, _DEPTH_SHOWN) + 1)}… {count:,} more{details if hidden else ''}"
+    )
 
 
-def _indented(text: str) -> str:
-    """Lines of a model or a program, with nothing in them that a terminal would act on."""
+def _quote(text: str) -> str:
+    """Mark lines of a model or a program with a bar, and replace what a terminal would act on."""
     lines = text.rstrip("\n").expandtabs().splitlines()
     return "\n".join(f"          | {safe(line)}" for line in lines)
 
 
-# `tally receipt`: what a run, or the steps around runs, did and cost, line by line.
+# `tally receipt`: show what a run, or the steps around runs, did and cost.
 
 
 _PRICES = {
@@ -254,13 +276,14 @@ _PRICES = {
 
 @click.command("receipt")
 @click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Print the receipt as JSON.")
-@click.option("--harn", is_flag=True, help="With the field names of harn.receipt.v1, as JSON.")
-@click.option("--steps", is_flag=True, help="Of the steps that the run was begun in.")
+@JSON
+@click.option("--harn", is_flag=True, help="Print JSON with the field names of harn.receipt.v1.")
+@click.option("--steps", is_flag=True, help="Show the steps around the run, not the run.")
 def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
-    r"""Show what a run did and cost. RUN is an id, the beginning of one, or `last`.
+    r"""Show what a run did and cost, line by line.
 
-    The id of a chain of steps shows what each of them came to.
+    RUN is an id, the beginning of one, or `last`. For the id of a chain of steps, each step is
+    shown.
 
     \b
     Example:
@@ -283,7 +306,7 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
         echo_json({"run": found, "receipt": receipt})
     else:
         for line in _receipt_lines(found, receipt):
-            click.echo(line)
+            echo_line(line)
     return 0
 
 
@@ -299,22 +322,28 @@ def _show_steps(chain: str, records: Sequence[Record], *, as_json: bool, harn: b
 
 
 def _parent_of(run: str, records: Sequence[Record]) -> str:
+    """Return the chain of steps that a run was started in. Raise `UsageError` if there is none."""
     started = next((each for each in records if isinstance(each, RunStarted)), None)
     if started is None or started.parent is None:
-        raise UsageError(f"run {run} was not begun inside a step")
+        raise UsageError(f"run {run} was not started inside a step; leave out --steps")
     return started.parent
 
 
 def _receipt_of(run: str, records: Sequence[Record]) -> Receipt:
-    """The receipt that was issued; for runs from before there were any, computed."""
-    # Of a run that was gone on with, the last counts all of it.
+    """Return the last receipt of a run; compute it for runs of versions that issued none.
+
+    Raise `UsageError` if the run has not ended.
+    """
+    # A run that was resumed has several receipts. The last one counts the whole run.
     for record in reversed(records):
         if isinstance(record, ReceiptIssued):
             return record.receipt
     started = next((each for each in records if isinstance(each, RunStarted)), None)
     ended = next((each for each in records if isinstance(each, RunEnded)), None)
     if started is None or ended is None:
-        raise UsageError(f"run {run} has not ended; there is no receipt yet")
+        raise UsageError(
+            f"run {run} has not ended, so there is no receipt yet; tally inspect {run} shows it"
+        )
     tally = Tally()
     for record in records:
         tally.add(record)
@@ -331,22 +360,22 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     if holds_reservations(receipt):
         cost = f"at most {cost}"
     if unpriced and cost != "price unknown":
-        cost += f" and {counted(unpriced, 'unpriced call')}"
+        cost += f" and {quantity(unpriced, 'unpriced call')}"
     cap = "" if receipt.usd_cap is None else f" of {shown_usd(receipt.usd_cap)}"
     made = [
         f"run       {run}",
         f"status    {receipt.status}  ({receipt.stop}: {receipt.detail})",
         f"cost      {cost}{cap}",
-        f"used      {counted(charge.turns, 'turn')}, {counted(charge.model_calls, 'model call')}, "
-        f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out, "
-        f"{charge.wall_ms / 1000:.1f} s",
+        f"used      {quantity(charge.turns, 'turn')}, "
+        f"{quantity(charge.model_calls, 'model call')}, {charge.tokens_in:,} tokens in, "
+        f"{charge.tokens_out:,} out, {charge.wall_ms / 1000:.1f} s",
     ]
     if receipt.step is not None and receipt.parent is not None:
         made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
     made += [_model(each) for each in receipt.models]
     if receipt.refused_calls:
-        made.append(f"refused   {counted(receipt.refused_calls, 'call')} that no budget paid for")
-    made += [f"called    {name}  {counted(count, 'time')}" for name, count in receipt.tool_calls]
+        made.append(f"refused   {quantity(receipt.refused_calls, 'call')} that the budget forbade")
+    made += [f"called    {name}  {quantity(count, 'time')}" for name, count in receipt.tool_calls]
     made.append(f"effects   {receipt.side_effects:,}")
     made.append(f"given     sha256:{receipt.inputs_digest}")
     made.append(f"answered  sha256:{receipt.outputs_digest}")
@@ -354,7 +383,7 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
 
 
 def _is_unpriced(line: ModelLine) -> bool:
-    """Tell whether no call of the model had a known price: its cost is unknown then."""
+    """Return True if no call of the model had a known price, so that its cost is unknown."""
     return not line.usd and (line.price in ("unknown", "waived") or line.calls == line.unpriced)
 
 
@@ -363,12 +392,12 @@ def _model(line: ModelLine) -> str:
     failed = f", {line.failed:,} failed" if line.failed else ""
     odd = "".join(f"  {name} x{count}" for name, count in line.flags)
     return (
-        f"model     {line.model}  {counted(line.calls, 'call')}{failed}  {line.tokens_in:,} in  "
+        f"model     {line.model}  {quantity(line.calls, 'call')}{failed}  {line.tokens_in:,} in  "
         f"{line.tokens_out:,} out  {usd}  ({_PRICES.get(line.price, line.price)}){odd}"
     )
 
 
-# `tally diff`: two runs turn by turn, and where they part.
+# `tally diff`: compare two runs turn by turn.
 
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -390,13 +419,14 @@ _WORDS: dict[Verdict, str] = {
 @click.command("diff")
 @click.argument("a")
 @click.argument("b")
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, whole.")
-@click.option("--full", is_flag=True, help="Leave nothing out of what differs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole comparison as JSON.")
+@click.option("--full", is_flag=True, help="Show all differences, however long.")
 def diff_command(a: str, b: str, as_json: bool, full: bool) -> int:
-    r"""Compare two runs turn by turn. A and B are ids, beginnings of ids, or `last`.
+    r"""Compare two runs turn by turn.
 
-    It says of each turn whether the prompt, the program, the output and the calls are the same,
-    and what it cost; where they differ it shows how. The exit code is 0 in either case.
+    For each turn, it shows whether the prompt, the program, the output and the calls are the same,
+    how they differ, and what the turn cost. A and B are ids, beginnings of ids, or `last`. The exit
+    code is 0 whether or not they differ.
 
     \b
     Example:
@@ -411,34 +441,47 @@ def diff_command(a: str, b: str, as_json: bool, full: bool) -> int:
         echo_json(shown)
         return 0
     for line in _difference_lines(runs, difference, full=full):
-        click.echo(line)
+        # Indented lines are of diffs, which keep their line breaks.
+        if line.startswith(_INDENT):
+            click.echo(line)
+        else:
+            echo_line(line)
     return 0
 
 
 def _records(ledger: Ledger, run: str) -> list[Record]:
+    """Read a run, with what it shares if it is a fork.
+
+    Raise `LedgerError` for a record that cannot be decoded, `UsageError` for a chain of steps.
+    """
     try:
         records = whole_records(ledger, run)
     except _UNREADABLE as error:
-        raise LedgerError(f"run {run}: a record cannot be read; check it with verify") from error
+        raise LedgerError(
+            f"run {run}: a record cannot be read; to find it: tally verify {run}"
+        ) from error
     if holds_steps(records):
-        raise UsageError(f"{run} holds steps, which have no turns; name two of the runs inside")
+        raise UsageError(
+            f"{run} is a chain of steps, which has no turns; name one of its runs (tally receipt "
+            f"{run} lists the steps)"
+        )
     return records
 
 
 def _difference_lines(runs: Pair[str], found: RunDifference, *, full: bool) -> Iterator[str]:
     yield from _heads(runs, found)
-    yield from _given(found, full=full)
+    yield from _input_lines(found, full=full)
     for turn in found.turns:
         yield f"turn {turn.turn:<4} {_verdicts(turn)}  {_usd(turn.spend)}, {_tokens(turn.spend)}"
         yield from _details(turn, full=full)
-    yield f"end       {_ended(found.end)}"
+    yield f"end       {_end_text(found.end)}"
     if found.end.diff and found.end.diff not in _answers(found.turns[-1:]):
         yield from _diff("answer", found.end.diff, full=full)
-    yield f"spent     {_spent(found.spend)}"
-    yield f"parted    {_parted(found)}"
+    yield f"spent     {_spend_text(found.spend)}"
+    yield f"parted    {_parting_text(found)}"
 
 
-# -- what they are and were given --------------------------------------------------------------
+# -- their ids, models and inputs --------------------------------------------------------------
 
 
 def _heads(runs: Pair[str], found: RunDifference) -> Iterator[str]:
@@ -453,7 +496,7 @@ def _heads(runs: Pair[str], found: RunDifference) -> Iterator[str]:
 
 def _act_line(passage: RunAct) -> str:
     if passage.kind == "pruned":
-        return f"pruned: {passage.removed:,} bodies are gone, and are not compared"
+        return f"pruned: {passage.removed:,} records have no content, and are not compared"
     where = f"after turn {passage.after_turn}" if passage.after_turn else "before its first turn"
     changed = [] if passage.model is None else [f"model {plain(passage.model)}"]
     changed += [] if passage.temperature is None else [f"temperature {passage.temperature:g}"]
@@ -469,31 +512,31 @@ def _limits(limits: Sequence[tuple[str, int | None]]) -> str:
     )
 
 
-def _given(found: RunDifference, *, full: bool) -> Iterator[str]:
+def _input_lines(found: RunDifference, *, full: bool) -> Iterator[str]:
     if found.started != "other":
         yield f"given     {'the same' if found.started == 'same' else _WORDS[found.started]}"
         return
     shown = found.given if full else found.given[:_FIELDS_MAX]
     for each in shown:
-        a, b = _beside(each.a, each.b, full=full)
+        a, b = _side_by_side(each.a, each.b, full=full)
         yield f"given     {plain(each.name)}  {a} / {b}"
     if len(shown) < len(found.given):
         yield f"given     {len(found.given) - len(shown):,} more differ; --full shows them"
 
 
-def _beside(a: str | None, b: str | None, *, full: bool) -> tuple[str, str]:
+def _side_by_side(a: str | None, b: str | None, *, full: bool) -> tuple[str, str]:
     if a is None or b is None or full:
-        made = ("nothing" if each is None else _escaped(each) for each in (a, b))
+        made = ("nothing" if each is None else _escape(each) for each in (a, b))
         return next(made), next(made)
     one, other = _cut_together(a, b, chars_max=_CHARS_MAX // 3)
-    return _escaped(one), _escaped(other)
+    return _escape(one), _escape(other)
 
 
 # -- a turn ------------------------------------------------------------------------------------
 
 
 def _verdicts(turn: TurnDifference) -> str:
-    """A turn in a line: what is the same and what is not."""
+    """Write in a line what is the same in a turn of both runs, and what is not."""
     if turn.verdict in ("only_a", "only_b"):
         count = len(turn.programs)
         return f"{_WORDS[turn.verdict]}: {count:,} program{'' if count == 1 else 's'}"
@@ -503,7 +546,7 @@ def _verdicts(turn: TurnDifference) -> str:
         said.append(f"{'other' if 'output' in turn.differs else 'same'} output")
     if not turn.programs or turn.differs == ("reply",):
         said.append(f"{_WORDS[turn.reply]} reply" if turn.reply != "none" else "no reply")
-    said += _called("host call", turn.host_calls) + _called("model call", turn.queries)
+    said += _calls_text("host call", turn.host_calls) + _calls_text("model call", turn.queries)
     if turn.attempts.a != turn.attempts.b:
         said.append(f"{turn.attempts.a} / {turn.attempts.b} attempts")
     return ", ".join(said)
@@ -518,15 +561,16 @@ def _request(turn: TurnDifference) -> str:
     return f"other prompt ({', '.join(named[:_NAMED_MAX] + more) or 'not in the records'})"
 
 
-def _called(what: str, calls: CallsDifference) -> list[str]:
+def _calls_text(what: str, calls: CallsDifference) -> list[str]:
+    """Write the first call that differs in a turn; nothing if all are the same."""
     if calls.first is None:
         return []
     a, b = (plain(name) if name is not None else "none" for name in (calls.names.a, calls.names.b))
     names = a if a == b else f"{a} / {b}"
-    how = {"request": "asks for something else", "answer": "is answered otherwise"}
+    how = {"request": "has another request", "answer": "has another answer"}
     return [
         f"{calls.count.a:,} / {calls.count.b:,} {what}s, of which number {calls.first:,} ({names}) "
-        + how.get(calls.what or "", "is in one only")
+        + how.get(calls.what or "", "is in one run only")
     ]
 
 
@@ -547,7 +591,7 @@ def _details(turn: TurnDifference, *, full: bool) -> Iterator[str]:
 
 
 def _answers(turns: Sequence[TurnDifference]) -> list[tuple[str, ...]]:
-    """What was shown of answers already."""
+    """Return the differences between answers that are shown in their turns already."""
     return [
         text.diff
         for turn in turns
@@ -564,7 +608,7 @@ def _stop(end: End | None) -> str:
     return "has not ended" if end is None else plain(end.stop)
 
 
-def _ended(end: EndDifference) -> str:
+def _end_text(end: EndDifference) -> str:
     a, b = end.ends.a, end.ends.b
     if a is None or b is None:
         return f"{_stop(a)} / {_stop(b)}"
@@ -576,7 +620,7 @@ def _ended(end: EndDifference) -> str:
     return f"{stops}{details}, {answer} answer"
 
 
-def _spent(spend: Pair[Spend]) -> str:
+def _spend_text(spend: Pair[Spend]) -> str:
     a, b = spend.a.charge, spend.b.charge
     counts = (
         ("model calls", a.model_calls, b.model_calls),
@@ -603,12 +647,13 @@ def _cost(spend: Spend) -> str:
     return f"{shown_usd(spend.charge.usd)}{more}"
 
 
-def _parted(found: RunDifference) -> str:
+def _parting_text(found: RunDifference) -> str:
+    """Write the first turn in which the runs differ, and the first in which their prompts do."""
     asked = found.prompt_parted
     prompts = "" if asked is None else f"; prompts differ first at turn {asked}"
     if found.parted is None:
         empty = found.started == "none" and not found.turns
-        return ("nothing is there to compare" if empty else "nowhere") + prompts
+        return ("there is nothing to compare" if empty else "nowhere") + prompts
     turn = next(each for each in found.turns if each.turn == found.parted)
     if turn.verdict in ("only_a", "only_b"):
         return f"at turn {turn.turn}, which is {_WORDS[turn.verdict]}{prompts}"
@@ -620,18 +665,21 @@ def _parted(found: RunDifference) -> str:
 
 
 def _diff(name: str, lines: Sequence[str], *, full: bool) -> Iterator[str]:
-    """A unified diff under its name. Texts are of models and programs: nothing in them acts."""
+    """Write a unified diff below its name, with escapes for what a terminal would act on.
+
+    Without `full`, at most 20 lines are given, and long lines are cut.
+    """
     if not lines:
         return
     yield f"{_INDENT}{plain(name)}"
     shown = list(lines) if full else _cut_lines(lines[: _LINES_MAX + 1])[:_LINES_MAX]
-    yield from (f"{_INDENT}| {_escaped(line)}" for line in shown)
+    yield from (f"{_INDENT}| {_escape(line)}" for line in shown)
     if len(shown) < len(lines):
         yield f"{_INDENT}| ... {len(lines) - len(shown):,} more lines; --full shows them"
 
 
 def _cut_lines(lines: Sequence[str]) -> list[str]:
-    """Cut long lines: those that were taken out together with those in their places."""
+    """Cut long lines; cut a removed line and the line in its place at the same character."""
     made: list[str] = []
     taken: list[str] = []
     put: list[str] = []
@@ -661,7 +709,7 @@ def _cut_block(taken: Sequence[str], put: Sequence[str]) -> list[str]:
 
 
 def _cut_together(a: str, b: str, *, chars_max: int) -> tuple[str, str]:
-    """Cut two texts so that the first difference is in what stays."""
+    """Cut two texts to the same part, which has their first difference."""
     if max(len(a), len(b)) <= chars_max:
         return a, b
     least = min(len(a), len(b))
@@ -679,6 +727,6 @@ def _cut(text: str, *, chars_max: int = _CHARS_MAX) -> str:
     return text if left_out <= 0 else f"{text[:chars_max]} [{left_out:,} more characters]"
 
 
-def _escaped(text: str) -> str:
-    """A text with what does not print written out: colours, line ends, marks that turn order."""
+def _escape(text: str) -> str:
+    """Write unprintable characters as escapes: colours, line ends, marks that change direction."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

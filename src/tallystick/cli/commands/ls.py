@@ -1,11 +1,9 @@
-"""`tally ls` and `tally resolve`: the runs of the ledger, and what calls of dead processes left."""
+"""`tally ls` and `tally resolve`: list runs, and settle the calls that dead processes left."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -13,9 +11,9 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import IN_DOUBT, OK
-from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.progress import fitted
-from tallystick.cli.show import counted, plain
+from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
+from tallystick.cli.progress import fit
+from tallystick.cli.show import plain, quantity
 from tallystick.core.chain import Header, Sealed
 from tallystick.core.charge import shown_usd
 from tallystick.core.errors import LedgerError, RunNotFound, UsageError
@@ -55,16 +53,17 @@ _SHORT_MODEL_CHARS = 14
 _WIDE_COLUMNS = 120
 _SHORT_ID_CHARS = 14
 _WITHOUT_END = ("running", "in doubt", "cut off", "moved", "unfinished", "unreadable")
-# An end has its receipt before it, and may have been pruned.
+# The last entries to read for the end of a run: a receipt, the end, and a prune after it.
 _END_ENTRIES = 3
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 class _Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """One chain. Of steps, `goal` is the name of the outermost, and `stop` its status.
+    """One chain of the list: a run, or steps.
 
-    `usd` is in nano-dollars, None if it is not known. What is pruned has no goal and no answer.
-    `at_most` says that `usd` holds reservations, of calls whose cost nobody reported.
+    Of steps, `goal` is the name of the outermost one, and `stop` its status. `created_at` is in
+    milliseconds since 1970. `usd` is in nano-dollars, None if it is unknown; with `at_most`, it
+    counts reservations of calls without a reported cost. A pruned run has no goal and no answer.
     """
 
     kind: Literal["run", "steps"]
@@ -87,20 +86,22 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     default=20,
     show_default=True,
     metavar="N",
-    help="The newest N.",
+    help="List at most N runs, the newest.",
 )
 @click.option(
-    "--in-doubt", is_flag=True, help="Only runs with calls whose outcome nobody knows; all of them."
+    "--in-doubt",
+    is_flag=True,
+    help="List the calls whose outcome is unknown, of all runs, and what they reserve.",
 )
-@click.option("--children", is_flag=True, help="Runs that programs began as well.")
+@click.option("--children", is_flag=True, help="List also the runs that programs started.")
 @JSON
 def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
-    r"""List the runs of the ledger, the newest last, and the steps that some were begun in.
+    r"""List the runs of the ledger, the newest last.
 
-    A run without an end is `running` or `cut off` (tally resume continues it). `not begun`: its
-    process ended before anything was recorded, so there is nothing to resume. `in doubt`: it was
-    cut off while it waited for a call. --in-doubt lists such calls, and what dead processes have
-    reserved of the total.
+    Chains of steps are listed too. A run that has not ended is `running`, `cut off` (continue it
+    with tally resume), `in doubt` (cut off during a call whose outcome is unknown), or `not begun`
+    (its process ended before its first record, so that there is nothing to resume). --in-doubt
+    also lists what dead processes have reserved of the total.
 
     \b
     Example:
@@ -111,22 +112,20 @@ def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int
         ledger = stores.ledger
         if in_doubt:
             return _list_doubts(stores, as_json=as_json)
-        rows = [_listed(ledger, row) for row in _newest(ledger, limit, children=children)]
+        rows = [_row_of(ledger, row) for row in _newest(ledger, limit, children=children)]
         rows = _with_steps_marked(ledger, rows)
     if as_json:
         echo_json(rows)
         return 0
-    on_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if on_terminal else None
-    for line in table_of(rows, width=width):
+    for line in table_of(rows, width=stdout_columns()):
         click.echo(line)
     return 0
 
 
 def table_of(rows: Sequence[_Listed], *, width: int | None) -> list[str]:
-    """Write the runs as a table that fits `width` columns, with a head.
+    """Write the runs as a table that fits `width` columns, with a line of headings.
 
-    Without a width, for programs that read it: whole ids, and no head.
+    With None for the width, the table is for programs: whole ids, and no headings.
     """
     if not rows:
         return []
@@ -146,36 +145,36 @@ def table_of(rows: Sequence[_Listed], *, width: int | None) -> list[str]:
     if width is not None:
         cells.insert(0, head)
     wide = [max(len(row[column]) for row in cells) for column in range(len(head))]
-    goals = [_what(row) for row in rows]
+    goals = [_goal_text(row) for row in rows]
     if width is not None:
         goals.insert(0, "GOAL")
     lines = []
     for row, goal in zip(cells, goals, strict=True):
         line = "  ".join(f"{each:<{size}}" for each, size in zip(row, wide, strict=True))
         line = f"{line}  {goal}".rstrip()
-        lines.append(line if width is None else fitted(line, width).rstrip())
+        lines.append(line if width is None else fit(line, width).rstrip())
     return lines
 
 
 def _cost(row: _Listed) -> str:
-    """Write what a run cost. A run without an end has no cost yet."""
+    """Write what a run cost; `-` for a run that has not ended."""
     if row.usd is None:
         return "-" if row.stop in _WITHOUT_END else "unknown"
     return f"{'<= ' if row.at_most else ''}{shown_usd(row.usd)}"
 
 
 def _short_model(name: str) -> str:
-    """Cut the name of a model to what tells it from others of its provider."""
+    """Return the last part of the name of a model, at most 14 characters."""
     return plain(name.rpartition(":")[2].rpartition("/")[2], chars_max=_SHORT_MODEL_CHARS)
 
 
 def _newest(ledger: Ledger, limit: int, *, children: bool) -> list[RunRow]:
-    """The newest chains, the oldest of them first."""
+    """Return the newest chains, the oldest of them first."""
     which = RunFilter(outermost=not children)
     return list(ledger.runs(which, most=limit, newest_first=True))[::-1]
 
 
-def _what(row: _Listed) -> str:
+def _goal_text(row: _Listed) -> str:
     goal = plain(row.goal, chars_max=_GOAL_CHARS_MAX)
     if row.pruned:
         goal = f"{goal} (pruned)".strip()
@@ -185,8 +184,8 @@ def _what(row: _Listed) -> str:
 # -- a chain ------------------------------------------------------------------------------------
 
 
-def _listed(ledger: Ledger, row: RunRow) -> _Listed:
-    """What is said of one chain. One that cannot be read does not hide the others."""
+def _row_of(ledger: Ledger, row: RunRow) -> _Listed:
+    """Read what the list shows of one chain. One that cannot be read becomes `unreadable`."""
     try:
         return _read(ledger, row)
     except (LedgerError, *UNREADABLE):
@@ -208,13 +207,14 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
     if first is not None and _is_of_steps(first):
         lines = step_lines(records := list(records_of(ledger, row.run)))
         if lines:
-            return _listed_steps(row, lines, pruned=isinstance(records[-1], RunPruned))
-    # Read as far as needed: a run that has ended, by its two ends.
+            return _steps_row(row, lines, pruned=isinstance(records[-1], RunPruned))
+    # The first record and the last ones are enough for a run that has ended. Reading all of each
+    # run would make the list as slow as the ledger is long.
     tail = list(ledger.read(row.run, start=max(0, row.head.count - _END_ENTRIES)))
     end = [decode_record(each.body) for each in tail if each.body is not None]
     if tail and (tail[-1].body is None or isinstance(end[-1], RunPruned)):
-        return _listed_pruned(row, end)
-    started = None if first is None else _started(ledger, first)
+        return _pruned_row(row, end)
+    started = None if first is None else _start_of(ledger, first)
     ended = end[-1] if end and isinstance(end[-1], RunEnded) else None
     return _Listed(
         kind="run",
@@ -256,8 +256,8 @@ def _has_reservations(end: Sequence[Record]) -> bool:
     return bool(issued) and holds_reservations(issued[-1])
 
 
-def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
-    """What its receipt says of a run whose bodies are gone."""
+def _pruned_row(row: RunRow, end: list[Record]) -> _Listed:
+    """Return what the receipt of a pruned run still says."""
     issued = next((each for each in reversed(end) if isinstance(each, ReceiptIssued)), None)
     receipt = None if issued is None else issued.receipt
     return _Listed(
@@ -267,7 +267,7 @@ def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
         entries=row.head.count,
         goal="",
         model=receipt.models[0].model if receipt and receipt.models else "",
-        stop=plain(receipt.stop) if receipt else _without_end(row),
+        stop=plain(receipt.stop) if receipt else _state_without_end(row),
         answer=None,
         usd=receipt.charge.usd if receipt else None,
         pruned=True,
@@ -275,12 +275,15 @@ def _listed_pruned(row: RunRow, end: list[Record]) -> _Listed:
     )
 
 
-def _without_end(row: RunRow) -> str:
+def _state_without_end(row: RunRow) -> str:
     return "moved" if row.moved else "unfinished" if row.imported else "ended"
 
 
-def _started(ledger: Ledger, first: Sealed) -> RunStarted | None:
-    """The start of a run, or of the one that it grew from."""
+def _start_of(ledger: Ledger, first: Sealed) -> RunStarted | None:
+    """Return the start of a run; for a fork, that of its first ancestor, with the fork's model.
+
+    Return None if it cannot be found.
+    """
     model: str | None = None
     seen: set[str] = set()
     begun = _record_in(first)
@@ -304,7 +307,7 @@ def _is_of_steps(first: Sealed) -> bool:
     return msgspec.json.decode(first.header, type=Header).tag.startswith("step.")
 
 
-def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _Listed:
+def _steps_row(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _Listed:
     outermost, totals = lines[0], step_totals(lines)
     unpriced = totals.unpriced and totals.unpriced == totals.llm_calls
     ended = outermost.receipt is not None
@@ -322,7 +325,7 @@ def _listed_steps(row: RunRow, lines: Sequence[StepLine], *, pruned: bool) -> _L
     )
 
 
-# -- what is in doubt ---------------------------------------------------------------------------
+# -- calls in doubt -----------------------------------------------------------------------------
 
 
 def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
@@ -333,27 +336,27 @@ def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
         echo_json(fields)
         return 0
     for line in doubt_lines(found):
-        click.echo(line)
+        echo_line(line)
     for each in holds:
-        click.echo(f"{hold_line(each)} of the total, left by a dead process")
+        echo_line(f"{hold_line(each)} of the total, by a dead process")
     if not found and not holds:
         click.echo("nothing is in doubt", err=True)
     return 0
 
 
 def _holds(ledger: Ledger, scopes: Scopes) -> list[Hold]:
-    """List what is reserved of the total. What was never sent is released first."""
-    # A ledger that cannot be written is shown all the same.
+    """List the reservations in the total, after releasing those of calls that were never sent."""
+    # If the ledger cannot be written, list it all the same; the unsent calls are left out below.
     with contextlib.suppress(LedgerError):
         release_unsent(ledger, scopes)
     return [each for each in scopes.holds() if not is_unsent(ledger, each)]
 
 
 def doubt_lines(found: Sequence[DoubtfulRun]) -> Iterator[str]:
-    """Runs with calls in doubt, each with its calls."""
+    """Write each run with calls in doubt, and a line for each of its calls."""
     now = now_ms()
     for each in found:
-        yield f"{each.run}  begun {_when(each.since)}, {_age(now - each.since)} ago"
+        yield f"{each.run}  started {_when(each.since)}, {_age(now - each.since)} ago"
         for call in each.open:
             yield f"    {_call_line(call)}"
 
@@ -364,19 +367,19 @@ def _call_line(call: OpenIntent) -> str:
         return f"{place}  an effect: it may have happened"
     many = max(1, len(call.items))
     cost = f"at most {shown_usd(call.usd)}" if call.usd is not None else "price unknown"
-    calls = counted(many, "call")
+    calls = quantity(many, "call")
     return f"{place}  {calls}, {cost}, at most {call.tokens:,} tokens (reserved)"
 
 
 def hold_line(hold: Hold) -> str:
-    """What is held of the shared total, in a few words."""
+    """Write a reservation in the shared total: its run, dollars and tokens."""
     row = hold.row
     usd = "price unknown" if row.amount.usd is None else shown_usd(row.amount.usd)
     return f"{plain(row.run)}  {usd}, {row.amount.tokens:,} tokens reserved"
 
 
 def hold_fields(hold: Hold) -> dict[str, object]:
-    """The same for a program."""
+    """Return a reservation as JSON fields; `usd` is in nano-dollars."""
     row = hold.row
     return {
         "run": row.run,
@@ -392,7 +395,8 @@ def _when(at_ms: int) -> str:
     try:
         return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):
-        return "in no year we know"  # the id of a run that was imported may say anything
+        # The id of an imported run may contain any time, also beyond the calendar.
+        return "unknown date"
 
 
 def _age(ms: int) -> str:
@@ -402,58 +406,71 @@ def _age(ms: int) -> str:
     return "less than a second"
 
 
-# `tally resolve`: what calls of dead processes left open, and what becomes of it.
+# `tally resolve`: settle the calls that dead processes left open.
 
 
 @click.command("resolve")
 @click.argument("run", required=False)
-@click.option("--charge", is_flag=True, help="They may have been billed: charge what is reserved.")
-@click.option("--release", is_flag=True, help="They were not billed: give it back.")
+@click.option(
+    "--charge", is_flag=True, help="Charge what is reserved: the calls may have been billed."
+)
+@click.option(
+    "--release", is_flag=True, help="Release what is reserved: the calls were not billed."
+)
 @JSON
 def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool) -> int:
-    r"""Show which calls are in doubt and what is held of the total, and close what was left.
+    r"""Settle model calls that dead processes left open.
 
-    A process that is killed during a paid call leaves the call open: it may have been billed.
-    With --charge it counts as billed, at what was reserved; with --release it does not. Either
-    one closes the reservation, and tally resume then repeats the call. Without a choice everything
-    is listed. Effects are not paid calls: tally resume decides about those.
+    If a process dies during a model call, it is unknown whether the call was billed, and its
+    reservation stays. --charge records that the call may have been billed, --release that it was
+    not. The reservation in the total is settled with it, and tally resume then repeats the call.
+    Without --charge or --release, open calls and reservations are listed. Other calls with an
+    effect are not settled here, but by tally resume. Exit code 7 if the run has such a call.
 
     \b
     Example:
         tally resolve 01M7H9059YPYTCBKVW1YQJBKX4 --charge
     """
     if charge and release:
-        raise UsageError("--charge or --release, not both")
+        raise UsageError("--charge and --release contradict each other; leave out one of them")
     if (charge or release) and run is None:
-        raise UsageError("name the run whose calls are to be closed")
+        raise UsageError("name the run whose calls to settle: tally resolve lists them")
     with open_stores(ledger_path()) as stores:
         ledger, scopes = stores.ledger, stores.scopes
-        named = None if run is None else _named(ledger, scopes, run)
+        named = None if run is None else _find_run(ledger, scopes, run)
         if named is None or not (charge or release):
             return _list(ledger, scopes, named, as_json=as_json)
-        closed = _closed(ledger, scopes, named, charge=charge)
+        closed = _close(ledger, scopes, named, charge=charge)
     if as_json:
         echo_json(closed)
     else:
-        _tell(closed, charge=charge)
+        _echo_closed(closed, charge=charge)
     return IN_DOUBT if closed.effects else OK
 
 
-def _named(ledger: Ledger, scopes: Scopes, run: str) -> str:
-    """A run of the ledger, or one that something is held for and that was never written."""
+def _find_run(ledger: Ledger, scopes: Scopes, run: str) -> str:
+    """Return the id of a run in the ledger, or of one that only has a reservation.
+
+    A process can die between a reservation and the first record of its run. Raise `UsageError` if
+    several ids begin with `run`, and `RunNotFound` if none does.
+    """
     try:
         return resolve_run(ledger, run)
     except RunNotFound:
         names = {each.row.run for each in scopes.holds()}
     found = [name for name in names if run and name.startswith(run.upper())]
     if len(found) > 1:
-        raise UsageError(f"{run!r} is the beginning of {len(found)} runs; give more of it")
+        raise UsageError(
+            f"{run!r} matches {len(found)} runs; type more characters of the id (tally resolve "
+            f"lists them)"
+        )
     if not found:
         raise RunNotFound(run=run)
     return found[0]
 
 
-def _closed(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
+def _close(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
+    """Close the open model calls of a run, and its reservations in the total."""
     try:
         return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())
     except RunNotFound:
@@ -463,21 +480,21 @@ def _closed(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> Closed
     return ClosedCalls(run=run, calls=0, holds=len(holds), effects=())
 
 
-def _tell(closed: ClosedCalls, *, charge: bool) -> None:
+def _echo_closed(closed: ClosedCalls, *, charge: bool) -> None:
     if closed.calls or closed.holds:
-        calls = counted(closed.calls, "call")
+        calls = quantity(closed.calls, "call")
         held = "1 reservation" if closed.holds == 1 else f"{closed.holds:,} reservations"
         of_total = f", with {held} of the total" if closed.holds else ""
         how = "settled at its reservation" if charge else "released, nothing is charged"
         if charge and closed.calls != 1:
             how = "settled at their reservations"
-        click.echo(f"{closed.run}  {calls} {how}{of_total}")
+        echo_line(f"{closed.run}  {calls} {how}{of_total}")
     elif not closed.effects:
-        click.echo(f"nothing is held or in doubt of run {closed.run}", err=True)
+        click.echo(f"run {closed.run} has no open calls and no reservations", err=True)
     for each in closed.effects:
         click.echo(
-            f"{plain(each.what)} (turn {each.turn}) is an effect, which may have happened: "
-            f"tally resume {closed.run} --in-doubt retry|abandon decides about it",
+            f"{plain(each.what)} (turn {each.turn}) is an effect, which may have happened; to "
+            f"decide about it: tally resume {closed.run} --in-doubt retry or abandon",
             err=True,
         )
 
@@ -490,13 +507,13 @@ def _list(ledger: Ledger, scopes: Scopes, run: str | None, *, as_json: bool) -> 
         echo_json(fields)
         return OK
     for line in doubt_lines(found):
-        click.echo(line)
+        echo_line(line)
     for each in holds:
-        click.echo(f"{hold_line(each)} of the total, {_state(each)}")
+        echo_line(f"{hold_line(each)} of the total, {_state(each)}")
     if not holds and not found:
-        click.echo("nothing is held, and nothing is in doubt", err=True)
+        click.echo("nothing is reserved, and nothing is in doubt", err=True)
     return OK
 
 
 def _state(hold: Hold) -> str:
-    return "left by a dead process" if hold.owner_dead else "under way"
+    return "by a dead process" if hold.owner_dead else "for a call in progress"

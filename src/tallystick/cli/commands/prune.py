@@ -1,4 +1,4 @@
-"""`tally rm` and `tally prune`: runs, out of the ledger, or without their content."""
+"""`tally rm` and `tally prune`: delete runs from the ledger, or only their content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from tallystick.attachments.collect import CollectableAttachments, reclaim_forgotten
 from tallystick.attachments.port import AttachmentError
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.ledger.custody import check_removable
@@ -25,7 +25,7 @@ from tallystick.upkeep.transfer import (
     remove_run_with_attachments,
 )
 
-# `tally rm`: a run, out of the ledger, and the attachments that nobody else holds.
+# `tally rm`: delete a run, and the attachments that nothing else keeps.
 
 
 _TOGETHER = 256
@@ -33,11 +33,12 @@ _TOGETHER = 256
 
 @click.command("rm")
 @click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Delete the run without asking.")
 def rm_command(run: str, yes: bool) -> int:
-    r"""Take a run out of the ledger, with what it kept and nobody else holds.
+    r"""Delete a run from the ledger.
 
-    A run that another one grew from stays until that one is removed.
+    Attachments that only this run keeps are deleted too. A run that was forked cannot be deleted
+    before its forks are. RUN is an id, the beginning of one, or `last`.
 
     \b
     Example:
@@ -49,19 +50,23 @@ def rm_command(run: str, yes: bool) -> int:
     require_idle(ledger, found)
     require_not_awaited(ledger, found)
     require_no_doubt(ledger, found, stores.scopes)
-    # Before it is asked for. The ledger looks again when it is done.
+    # Refuse before the user is asked. The ledger checks again in the transaction that deletes.
     check_removable(found, ledger.forks_of(found))
     if not yes:
-        click.confirm(f"remove run {found}? It cannot be brought back", abort=True, err=True)
+        click.confirm(f"remove run {found}? This cannot be undone", abort=True, err=True)
     with stores:
-        let_go = remove_run_with_attachments(ledger, stores.attachments, found)
-        freed = _freed(stores.attachments, let_go) if let_go else ""
+        freed_ids = remove_run_with_attachments(ledger, stores.attachments, found)
+        freed = _free(stores.attachments, freed_ids) if freed_ids else ""
     click.echo(f"removed {found}{freed}", err=True)
     return 0
 
 
-def _freed(attachments: CollectableAttachments, ids: Sequence[str]) -> str:
-    """Free the bytes now. The run is gone either way, so that this can fail and be told."""
+def _free(attachments: CollectableAttachments, ids: Sequence[str]) -> str:
+    """Delete the bytes of attachments that nothing keeps any more, and write how many they were.
+
+    The run is deleted already, so a failure is not raised: the text names it, and the command that
+    frees the bytes later.
+    """
     count = size = 0
     try:
         for start in range(0, len(ids), _TOGETHER):
@@ -70,18 +75,21 @@ def _freed(attachments: CollectableAttachments, ids: Sequence[str]) -> str:
             size += report.reclaimed_bytes
         attachments.scrub()
     except (AttachmentError, LedgerError) as error:
-        return f"; tally attach gc will free its attachments: {error}"
+        return f"; its attachments are not deleted yet (to delete them: tally attach gc): {error}"
     return f" and {count:,} of its attachments, {size:,} bytes" if count else ""
 
 
-# `tally prune`: the bodies of runs that have ended, out of the ledger.
+# `tally prune`: delete the content of ended runs, and keep their hashes.
 
 
 _WHY_CHARS_MAX = 300
 
 
 class _Report(msgspec.Struct, kw_only=True):
-    """What was pruned, or would be, and what was kept. The file's size in bytes, with its log."""
+    """The result of a prune: the runs that were pruned (or would be), and those that were kept.
+
+    The sizes are of the ledger's file with its write-ahead log, in bytes.
+    """
 
     dry_run: bool
     pruned: list[Pruned]
@@ -94,12 +102,16 @@ class _Report(msgspec.Struct, kw_only=True):
 @click.command("prune")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option(
-    "--older-than", metavar="AGE", help="Runs that nothing happened to for: 12h, 30d, 2w."
+    "--older-than",
+    metavar="AGE",
+    help="Prune runs without a new record for this long, such as 12h, 30d or 2w.",
 )
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="All but the newest N.")
-@click.option("--dry-run", is_flag=True, help="Say what would go; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option(
+    "--keep", type=click.IntRange(min=0), metavar="N", help="Prune all runs but the newest N."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted; change nothing.")
+@click.option("--yes", is_flag=True, help="Prune without asking.")
+@JSON
 def prune_command(
     runs: tuple[str, ...],
     older_than: str | None,
@@ -108,14 +120,15 @@ def prune_command(
     yes: bool,
     as_json: bool,
 ) -> int:
-    r"""Take what runs said and did out of the ledger; keep their receipts and their proof.
+    r"""Delete the content of old runs; keep hashes and receipts.
 
-    Every header and hash stays: tally verify still holds, heads and proofs too, tally receipt
-    still says what the run cost. Prompts, replies, programs, answers and the attachments that
-    nobody else holds go, and cannot be brought back.
+    Prompts, replies, programs, answers, and attachments that nothing else keeps are deleted for
+    good. Every header and hash stays: tally verify still checks the runs, heads and proofs stay
+    valid, and tally receipt still shows what a run cost.
 
-    With --older-than or --keep, or both, runs that may not be pruned are named and passed over.
-    Named runs that are refused make the exit code 6.
+    Name runs, or choose them with --older-than or --keep, or both; chosen runs that may not be
+    pruned are reported and skipped. Exit codes: 0 done, 2 wrong usage, 6 a named run was not
+    pruned, or the ledger failed.
 
     \b
     Example:
@@ -123,19 +136,19 @@ def prune_command(
         tally prune --keep 100 --yes
     """
     if runs and (older_than is not None or keep is not None):
-        raise UsageError("name runs, or choose them by --older-than and --keep, not both")
+        raise UsageError("name runs, or choose them with --older-than and --keep, not both")
     if not runs and older_than is None and keep is None:
-        raise UsageError("say which runs: by name, by --older-than AGE, or by --keep N")
+        raise UsageError("name the runs to prune, or choose them with --older-than AGE or --keep N")
     age = None if older_than is None else age_ms(older_than)
     with open_stores(ledger_path()) as stores:
         ledger, attachments, scopes = stores.ledger, stores.attachments, stores.scopes
-        # Newest first: a fork goes before what it grew from.
+        # Newest first, since a forked run can be pruned only after its forks.
         named = sorted({resolve_run(ledger, run) for run in runs}, reverse=True)
 
-        def opened() -> Pruner:
+        def new_pruner() -> Pruner:
             return Pruner(ledger, attachments, scopes, clock=now_ms)
 
-        looked = opened()
+        looked = new_pruner()
         found = (
             [looked.look(run) for run in named]
             if named
@@ -152,14 +165,15 @@ def prune_command(
         if report.pruned and not dry_run:
             if not yes:
                 click.confirm(_question(report.pruned), abort=True, err=True)
-            # Looked at again: it may have taken a while to say yes.
-            _do(opened(), report, why=_why(older_than, keep))
+            # Check each run again: the user may have taken a while to answer.
+            _prune(new_pruner(), report, why=_reason(older_than, keep))
             report.ledger_bytes_after = disk_bytes(ledger)
-    _tell(report, as_json=as_json)
+    _echo_report(report, as_json=as_json)
     return LEDGER if named and any(not each.pruned for each in report.kept) else OK
 
 
-def _do(pruner: Pruner, report: _Report, *, why: str) -> None:
+def _prune(pruner: Pruner, report: _Report, *, why: str) -> None:
+    """Prune the planned runs; move those that are refused now to `report.kept`."""
     planned, report.pruned = report.pruned, []
     for each in planned:
         done = pruner.prune(each.run, why=why)
@@ -171,8 +185,8 @@ def _do(pruner: Pruner, report: _Report, *, why: str) -> None:
         report.note = pruner.shrink()
 
 
-def _why(older_than: str | None, keep: int | None) -> str:
-    """What is written down as the reason."""
+def _reason(older_than: str | None, keep: int | None) -> str:
+    """Return the reason that is recorded in each pruned run."""
     reasons = []
     if older_than is not None:
         reasons.append(f"older than {older_than}")
@@ -183,37 +197,38 @@ def _why(older_than: str | None, keep: int | None) -> str:
 
 def _question(found: Sequence[Pruned]) -> str:
     size = sum(each.bytes + each.attachment_bytes for each in found)
-    return f"prune {_count(len(found), 'run', 'runs')}, {size:,} bytes? It cannot be brought back"
+    return f"prune {_count(len(found), 'run', 'runs')}, {size:,} bytes? This cannot be undone"
 
 
-def _tell(report: _Report, *, as_json: bool) -> None:
+def _echo_report(report: _Report, *, as_json: bool) -> None:
     for kept in report.kept:
-        click.echo(f"kept {kept.run}: it {plain(kept.why, chars_max=_WHY_CHARS_MAX)}", err=True)
+        echo_line(f"kept {kept.run}: it {plain(kept.why, chars_max=_WHY_CHARS_MAX)}", err=True)
     if as_json:
         echo_json(report)
         return
     for each in report.pruned:
-        click.echo(_line(each))
+        echo_line(_line(each), indent=28)
     if not report.pruned:
         click.echo("nothing to prune", err=True)
         return
     what = "would be pruned" if report.dry_run else "pruned"
-    click.echo(
-        f"{what}: {_count(len(report.pruned), 'run', 'runs')}, {_said(report.pruned)}", err=True
+    echo_line(
+        f"{what}: {_count(len(report.pruned), 'run', 'runs')}, {_amount(report.pruned)}", err=True
     )
     if not report.dry_run:
         before, after = report.ledger_bytes_before, report.ledger_bytes_after
-        click.echo(f"the ledger's file had {before:,} bytes and has {after:,}", err=True)
+        click.echo(f"ledger file: {before:,} bytes before, {after:,} bytes now", err=True)
     for note in (report.note, *(each.note for each in report.pruned)):
         if note is not None:
-            click.echo(f"note: {plain(note, chars_max=_WHY_CHARS_MAX)}", err=True)
+            echo_line(f"note: {plain(note, chars_max=_WHY_CHARS_MAX)}", indent=6, err=True)
 
 
 def _line(each: Pruned) -> str:
-    return f"{each.run}  {_said([each])}"
+    return f"{each.run}  {_amount([each])}"
 
 
-def _said(found: Sequence[Pruned]) -> str:
+def _amount(found: Sequence[Pruned]) -> str:
+    """Write how many record bodies and attachments were deleted, and their bytes."""
     bodies, size = sum(each.bodies for each in found), sum(each.bytes for each in found)
     said = f"{_count(bodies, 'body', 'bodies')}, {size:,} bytes"
     held = sum(each.attachments for each in found)

@@ -1,4 +1,4 @@
-"""`tally resume`, `approve`, `deny`, `fork` and `replay`: runs that are there already."""
+"""`tally resume`, `approve`, `deny`, `fork` and `replay`: continue or repeat a recorded run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
-from tallystick.cli.driving import Shown, opened
+from tallystick.cli.driving import Display, open_session
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
     limits_from,
     shown_options,
     skills_for,
     with_layers,
-    with_limits,
+    with_new_limits,
     with_skills,
 )
-from tallystick.cli.parts import stacked
+from tallystick.cli.parts import JSON, echo_json, echo_line, stack_options
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
@@ -40,35 +39,39 @@ from tallystick.skills.calls import NO_SKILLS
 from tallystick.skills.why import has_skills
 from tallystick.stores import open_stores
 
-# `tally resume`: a run that was cut off, or stopped, goes on where it was.
+# `tally resume`: continue a run that was interrupted or stopped.
 
 
-# The options of the commands that go on with a run.
-with_resume = stacked(
+# The options of the commands that continue a run.
+with_resume = stack_options(
     click.argument("run"),
     click.option(
         "-m",
         "--model",
         metavar="MODEL",
-        help="Where to find the run's model, if its name does not say: gguf:FILE, scripted:FILE.",
+        help="Load the run's model from here, if its recorded name does not say where it is: "
+        "gguf:FILE or scripted:FILE.",
     ),
-    with_limits,
+    with_new_limits,
     click.option(
         "--allow-unpriced",
         is_flag=True,
         default=None,
-        help="Under a cap in dollars, let calls through whose price nobody knows.",
+        help="Allow model calls whose price is unknown, even under a limit in dollars.",
     ),
     click.option(
         "--in-doubt",
         type=click.Choice(["halt", "retry", "abandon"]),
         default="halt",
         show_default=True,
-        help="What becomes of calls whose outcome nobody knows.",
+        help="Decide about calls whose outcome is unknown: halt does nothing, retry repeats them "
+        "(you may pay twice), abandon never repeats them.",
     ),
     with_skills,
     with_layers,
-    click.option("--steal", is_flag=True, help="Take the run from a process that still lives."),
+    click.option(
+        "--steal", is_flag=True, help="Take the run over from a process that still runs it."
+    ),
     shown_options,
 )
 
@@ -76,18 +79,18 @@ with_resume = stacked(
 @click.command("resume")
 @with_resume
 def resume_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they are called)
-    r"""Go on with a run where it was: after a kill, a power cut, Ctrl-C, or a cap.
+    r"""Continue a run after a kill, a power cut, Ctrl-C, or a limit.
 
-    Its programs run again on the answers that are recorded: nothing is paid or done twice. Limits
-    that are given here replace those of the run, and are for the whole of it. RUN is an id, the
-    beginning of one, or `last`.
+    Programs run again on their recorded answers: nothing is paid or done twice. Limits that are
+    given here replace those of the run; they are for the whole run, including what it has used
+    already. RUN is an id, the beginning of one, or `last`.
 
-    A call that was under way when the process died, or when Ctrl-C was pressed, may have been paid
-    for. Then nothing is done and the exit code is 7, until you say: --in-doubt retry makes it again
-    and accepts the cost, --in-doubt abandon does without it.
+    A call that was in progress when the process died, or when Ctrl-C was pressed, may have been
+    billed. Then nothing is done and the exit code is 7, until you decide: --in-doubt retry repeats
+    the call and accepts the cost, --in-doubt abandon never repeats it.
 
     \b
-    Exit codes: as of tally run; 7 in doubt, 8 it no longer does what is recorded.
+    Exit codes: as for tally run, and 8: the run does no longer what is recorded.
 
     \b
     Example:
@@ -114,34 +117,38 @@ def resume_run(
     by: str = "",
     **given: object,
 ) -> int:
-    """Go on with a run; `decision` is of the program that waits for a person."""
+    """Continue a run and show it; return the exit code.
+
+    `decision` is the decision of the person `by` about a program that waits for one. A run that
+    has answered is only shown. Raise `RunNotFound`, `RunInDoubt` or another error of
+    `Session.resume` if the run cannot be continued.
+    """
     ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     _, records = read_checked(ledger, found)
     started = History(records).started
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
-    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
+    display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     ended = records[-1]
     check_decision(found, records, decision)
     if isinstance(ended, RunEnded) and ended.stop == "answered":
-        # No model is needed to show it, and perhaps there is none any more.
+        # Showing the answer needs no model, so do not open one: its file or key may be gone.
         with Session(ledger=ledger, config=None) as session:
-            return shown.end(session.resume(found))
+            return display.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
-            f"warning: run {found} is taken from a process that still works on it: what that "
-            "process does from now on is not written, and a call it has under way is paid for "
-            "and lost",
+            f"warning: run {found} is taken over from a process that still runs it: that process "
+            "can record nothing more, and a call that it has in progress is paid for and lost",
             err=True,
         )
     settings = load_settings(flags=flags)
-    progress = shown.progress(records, open_records(ledger, records))
+    progress = display.progress(records, open_records(ledger, records))
     skills = None
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        shown.going(progress, found) as watch,
-        opened(
+        display.watching(progress, found) as watch,
+        open_session(
             settings,
             ledger,
             skills,
@@ -163,52 +170,55 @@ def resume_run(
             )
         finally:
             progress.close()
-    return shown.end(result)
+    return display.end(result)
 
 
-# `tally approve` and `tally deny`: a person decides about a program that waits for one.
+# `tally approve` and `tally deny`: decide about a program that waits for a person.
 
 
 @click.command("approve")
 @with_resume
 def approve_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they are called)
-    r"""Let the program run that a run's vocabulary refused, and go on with the run.
+    r"""Let a refused program run, and continue its run.
 
-    Under a strict vocabulary a run ends with exit code 1 once its retries are used up, and waits.
-    tally inspect RUN shows the program. Who approved it, and when, is on the run's record.
+    With --vocabulary strict, a run ends with exit code 1 once its retries are used up, and waits
+    for a person. tally inspect RUN shows the program that waits. Who approved it, and when, is
+    recorded in the run. Exit codes: as for tally resume.
 
     \b
     Example:
         tally inspect last
         tally approve last
     """
-    return resume_run(**given, decision="approve", by=_who())
+    return resume_run(**given, decision="approve", by=_user_name())
 
 
 @click.command("deny")
 @with_resume
 def deny_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they are called)
-    r"""Do not let the program run; the model is told, and writes another.
+    r"""Refuse a program that waits; the model is told so, and writes another.
+
+    Who refused it, and when, is recorded in the run. Exit codes: as for tally resume.
 
     \b
     Example:
         tally deny last
     """
-    return resume_run(**given, decision="deny", by=_who())
+    return resume_run(**given, decision="deny", by=_user_name())
 
 
-def _who() -> str:
-    """Who decides, as far as this machine can say."""
+def _user_name() -> str:
+    """Return the login name of the person who decides, or their uid if it has no name here."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
 
 
-# `tally fork`: another run that grows from one, after a turn.
+# `tally fork`: start a new run that shares the first turns of another.
 
 
-# What may be another in a fork. The rest belongs to what it shares.
+# Only these may differ in a fork. The goal, the data and the seed belong to the shared turns.
 _SETTABLE = (
     "max_turns",
     "max_tokens",
@@ -228,15 +238,18 @@ _SETTABLE = (
     type=click.IntRange(min=0),
     required=True,
     metavar="TURN",
-    help="Share the turns up to this one; 0 is the very beginning.",
+    help="Share the turns up to and including this one; 0 shares none.",
 )
-@click.option("-m", "--model", metavar="MODEL", help="Another model from there on.")
+@click.option(
+    "-m", "--model", metavar="MODEL", help="Ask this model from there on.  [default: as before]"
+)
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help=f"Another limit or temperature from there on: {', '.join(_SETTABLE)}. May be repeated.",
+    help="Change a limit or the temperature from there on; KEY is one of "
+    f"{', '.join(_SETTABLE)}. May be repeated.",
 )
 @with_skills
 @shown_options
@@ -252,10 +265,10 @@ def fork_command(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    r"""Grow another run from RUN, after a turn, and drive it to its end.
+    r"""Start a new run that shares the first turns of RUN.
 
-    What came before is shared: it is neither paid nor stored again. The run itself stays as it is.
-    tally diff shows where the two part.
+    The shared turns are neither paid nor stored again. RUN stays as it is. tally diff shows where
+    the two runs differ. Exit codes: as for tally resume.
 
     \b
     Example:
@@ -266,16 +279,20 @@ def fork_command(
     _, records = read_checked(ledger, found)
     started = History(records).started
     settings = load_settings(flags={"model": model or started.model})
-    given = dict(_change(each) for each in changes)
+    given = dict(_parse_change(each) for each in changes)
     temperature = given.get("temperature")
-    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
-    progress = shown.progress(shared_records(found, records, turn))
+    display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
+    progress = display.progress(shared_records(found, records, turn))
     skills = None
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        shown.going(progress) as watch,
-        opened(settings, ledger, skills, given=started.memory, say=progress.say) as (session, _, _),
+        display.watching(progress) as watch,
+        open_session(settings, ledger, skills, given=started.memory, say=progress.say) as (
+            session,
+            _,
+            _,
+        ),
     ):
         try:
             result = session.fork(
@@ -288,17 +305,20 @@ def fork_command(
             )
         finally:
             progress.close()
-    return shown.end(result)
+    return display.end(result)
 
 
-def _change(text: str) -> tuple[str, Value]:
+def _parse_change(text: str) -> tuple[str, Value]:
+    """Split KEY=VALUE. Raise `UsageError` for an unknown key or a value that does not fit it."""
     key, equals, value = text.partition("=")
     if not equals or key not in _SETTABLE:
-        raise UsageError(f"--set {text[:80]!r}: KEY=VALUE is needed, with {', '.join(_SETTABLE)}")
+        raise UsageError(
+            f"--set {text[:80]!r}: write KEY=VALUE, where KEY is one of {', '.join(_SETTABLE)}"
+        )
     return key, from_text(SETTINGS[key].kind, value, variable=f"--set {key}")
 
 
-# `tally replay`: a run again, from its record.
+# `tally replay`: repeat a run from its record, without a model, and compare.
 
 
 @click.command("replay")
@@ -308,9 +328,9 @@ def _change(text: str) -> tuple[str, Value]:
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Stop after this many seconds.  [default: no limit]",
+    help="Stop the replay after this many seconds.  [default: no limit]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@JSON
 def replay_command(
     run: str,
     skill_directories: tuple[Path, ...],
@@ -318,13 +338,17 @@ def replay_command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    r"""Run a run again with no model and no network, and say whether it holds.
+    r"""Repeat a recorded run without a model or network, and compare.
 
-    Prompts, programs, outputs, host calls and fuel are made again and compared with the record.
-    Exit code 8 if anything differs. Programs may take as long as they need. A replay that is
-    stopped says nothing against the record: exit code 3 after --timeout, 130 after Ctrl-C. Skills
-    that changed since the run are named: it holds all the same, since what it saw of them is
-    recorded.
+    Prompts, programs, outputs, host calls and fuel are computed again and compared with the record.
+    Programs may take as long as they need. A replay that is stopped proves nothing against the
+    record. Skills that changed since the run are named, but are no difference: the run recorded the
+    texts that it saw.
+
+    \b
+    Exit codes: 0 the same, 2 wrong usage, 3 stopped by --timeout,
+    4 sandbox failed, 6 the ledger cannot be read, 8 something differs,
+    130 interrupted.
 
     \b
     Example:
@@ -342,26 +366,32 @@ def replay_command(
             report = session.replay(found, timeout_ms=timeout_ms)
         except KeyboardInterrupt:
             click.echo(
-                f"stopped: the replay of run {found} was interrupted before its end; replay it "
-                "again to know whether it holds",
+                f"stopped: the replay of run {found} was interrupted before its end; to compare "
+                f"all of it: tally replay {found}",
                 err=True,
             )
             return INTERRUPTED
-    click.echo(msgspec.json.encode(report).decode() if as_json else _told(report))
-    for each in () if as_json else report.drift:
-        click.echo(f"drift: {plain(str(each), chars_max=300)}", err=True)
+    if as_json:
+        echo_json(report)
+    else:
+        echo_line(_report_line(report))
+        for each in report.drift:
+            echo_line(f"drift: {plain(str(each), chars_max=300)}", indent=7, err=True)
     return OK if report.held else DIVERGED
 
 
-def _told(report: ReplayReport) -> str:
-    served = f", {counted(report.served, 'program')} served as recorded" if report.served else ""
-    entries = counted(report.entries, "entry")
+def _report_line(report: ReplayReport) -> str:
+    """Write a replay in a line: what was compared, and the first difference if there is one."""
+    served = (
+        f", {quantity(report.served, 'program')} taken from the record" if report.served else ""
+    )
+    entries = quantity(report.entries, "entry")
     if report.divergence is None:
-        again = counted(report.programs, "program")
+        again = quantity(report.programs, "program")
         return f"{entries}, {again} run again{served}: no divergence"
     where = report.divergence
     note = f"; {report.note}" if report.note else ""
     return (
-        f"entry {where.seq}: {where.field} was {where.recorded!r} and is {where.now!r}"
+        f"entry {where.seq}: {where.field} was {where.recorded!r} and is now {where.now!r}"
         f" ({entries}{served}){note}"
     )

@@ -1,4 +1,4 @@
-"""`tally run`: a question, answered by programs that a model writes."""
+"""`tally run`: answer a question with programs that a model writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tallystick.cli.driving import Shown, opened, show_estimate
+from tallystick.cli.driving import Display, open_session, show_estimate
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.options import (
     shown_options,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.capability import Capability
     from tallystick.skills.skills import Skills
 
-# After so long without an end of standard input, its reader is told what is waited for.
+# After this time without an end of standard input, a line says what the command waits for.
 _STDIN_SECONDS = 2.0
 
 
@@ -53,52 +53,55 @@ _STDIN_SECONDS = 2.0
     "files",
     multiple=True,
     metavar="[NAME=]FILE|DIR|GLOB|-",
-    help="Give the program text to read, as `context` or as NAME. May be repeated.",
+    help="Let programs read this file, directory or glob, as `context` or as NAME; - is standard "
+    "input. May be repeated.",
 )
 @click.option(
     "-m",
     "--model",
     metavar="MODEL",
-    help="PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.",
+    help="Ask this model: PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.  "
+    "[default: the setting model]",
 )
 @with_limits
 @click.option(
     "--allow-unpriced",
     is_flag=True,
     default=None,
-    help="Under a cap in dollars, let calls through whose price nobody knows.",
+    help="Allow model calls whose price is unknown, even under a limit in dollars.",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0, max=2),
     metavar="T",
-    help="Of the model's choices.  [default: the server's]",
+    help="Ask the model at this temperature, 0 to 2.  [default: the server's]",
 )
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
-    help="direct: read all at once. code: write programs. recursive: have them ask models. "
-    "auto: what fits.  [default: code; direct where there is nothing to read]",
+    help="Choose how to answer: direct puts all data into one prompt, code writes programs, "
+    "recursive lets programs ask models, auto takes what fits.  [default: code; direct if there "
+    "is no data]",
 )
 @click.option(
     "--compact-at",
     type=click.IntRange(min=0),
     metavar="TOKENS",
-    help="Shorten old turns when a prompt passes this; 0: never.  "
-    f"[default: {COMPACT_AT}, or what fits]",
+    help="Shorten old turns in prompts of more than this many tokens; 0 never does.  "
+    f"[default: {COMPACT_AT:,}, or what fits]",
 )
 @click.option(
     "--schema",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A JSON Schema: the answer is JSON that fits it.",
+    help="Require an answer in JSON that fits the JSON Schema in this file.",
 )
 @click.option(
     "--skill",
     "put_skills",
     multiple=True,
     metavar='"NAME ARGS"',
-    help="Put a skill's instructions into the prompt. May be repeated.",
+    help="Put the instructions of this skill into the prompt. May be repeated.",
 )
 @with_skills
 @with_memory
@@ -107,14 +110,15 @@ _STDIN_SECONDS = 2.0
 @click.option(
     "--session",
     metavar="SESSION",
-    help="Go on with the variables of a session, and leave them there (tally session new).",
+    help="Start with the variables of this session, and store them there afterwards (tally "
+    "session new).",
 )
 @click.option(
     "--grant",
     "grants",
     multiple=True,
     metavar="CAPABILITY",
-    help="Give the run a right. May be repeated.",
+    help="Grant the run a capability, such as memory.write or attachments.read. May be repeated.",
 )
 @click.option(
     "--seed",
@@ -122,10 +126,10 @@ _STDIN_SECONDS = 2.0
     default=0,
     show_default=True,
     metavar="N",
-    help="Seed of the programs' randomness.",
+    help="Start the random numbers of programs from this seed.",
 )
 @with_clock
-@click.option("--dry-run", is_flag=True, help="Say what it would cost; ask and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Estimate the cost; ask no model and record nothing.")
 @shown_options
 def run_command(
     question: str,
@@ -150,13 +154,14 @@ def run_command(
 ) -> int:
     r"""Answer a question with programs that a model writes.
 
-    The answer goes to stdout, progress and cost to stderr. A stopped run prints what it has.
-    What is not given here comes from the environment and the configuration (tally config).
+    The answer goes to stdout, progress and cost to stderr. A stopped run prints the best answer it
+    has. Options that are not given here come from the environment and from configuration files
+    (tally config).
 
     \b
-    Exit codes: 0 answered, 1 no progress or refused, 2 wrong usage, 3 limit reached,
-    4 sandbox failed, 5 model failed, 6 ledger failed, 7 outcome of a call unknown,
-    130 interrupted.
+    Exit codes: 0 answered, 1 no progress, refused, or output cannot be written,
+    2 wrong usage, 3 limit reached, 4 sandbox failed, 5 model failed,
+    6 ledger failed, 7 outcome of a call unknown, 130 interrupted.
 
     \b
     Example:
@@ -167,23 +172,23 @@ def run_command(
     if not quiet:
         for warning in settings.warnings:
             click.echo(f"warning: {warning}", err=True)
-    rule = None if schema is None else _read(schema)
+    rule = None if schema is None else _read_schema_file(schema)
     stdin = None
     if wants_stdin(files) or (not files and _is_piped()):
         stdin = _read_stdin(quiet=quiet)
-        # A pipe that nobody named and that holds nothing was not meant as data.
+        # An empty pipe that no --file names was not meant as data: cron jobs and CI have one.
         files = files or (("-",) if stdin else ())
     inputs = read_inputs(files, stdin=stdin)
     if not quiet:
         for line in encodings_told(inputs):
             click.echo(line, err=True)
-    shown = Shown(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
+    display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
     vocabulary = vocabulary_for(strictness, thesaurus)
-    progress = shown.progress()
+    progress = display.progress()
     with (
-        shown.going(progress) as watch,
-        opened(
+        display.watching(progress) as watch,
+        open_session(
             settings,
             open_stores(ledger_path()).ledger,
             skills,
@@ -195,7 +200,9 @@ def run_command(
     ):
         if dry_run:
             if session is not None:
-                raise UsageError("--dry-run knows nothing of a session: leave out one of the two")
+                raise UsageError(
+                    "--dry-run cannot estimate a run in a session; leave out --dry-run or --session"
+                )
             estimate = estimated(
                 model,
                 question,
@@ -226,11 +233,11 @@ def run_command(
         finally:
             progress.close()
             Recent(data_directory()).note(watch.loaded)
-    return shown.end(result)
+    return display.end(result)
 
 
 def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]:
-    """Return what tells the prompt of a run more than its task and its data."""
+    """Return the capabilities that add text to the prompt, so that an estimate counts it."""
     if skills is None and not put:
         return []
     from tallystick.skills.capability import SkillsCapability
@@ -239,17 +246,21 @@ def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]
 
 
 def _is_piped() -> bool:
-    """Say whether standard input is a pipe or a file, and not a terminal or nothing."""
+    """Return True if standard input is a pipe or a file, not a terminal, a device or closed."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):
-        # Closed, or replaced by something without a descriptor.
+        # Standard input is closed, or replaced by an object without a file descriptor.
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _read_stdin(*, quiet: bool) -> bytes:
-    """Read standard input to its end; say so if nothing comes, since the pipe may never end."""
+    """Return all of standard input.
+
+    If it has not ended after two seconds, a line on stderr says so, unless `quiet`: the pipe may
+    never end.
+    """
     waiting = threading.Timer(
         _STDIN_SECONDS, click.echo, ["reading standard input ..."], {"err": True}
     )
@@ -262,8 +273,8 @@ def _read_stdin(*, quiet: bool) -> bytes:
         waiting.cancel()
 
 
-def _read(path: Path) -> Mapping[str, object]:
-    """The schema in a file."""
+def _read_schema_file(path: Path) -> Mapping[str, object]:
+    """Read a JSON Schema. Raise `UsageError` if the file cannot be read or holds no schema."""
     with system_errors(path, UsageError), path.open("rb") as file:
         raw = file.read(SCHEMA_BYTES_MAX + 1)
     return read_schema(raw, name=str(path))

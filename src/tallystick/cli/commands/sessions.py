@@ -1,4 +1,4 @@
-"""`tally session` and `tally snapshot`: namespaces that outlive processes, and their variables."""
+"""`tally session` and `tally snapshot`: manage sessions, and the variables that they keep."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import Refused, TallystickError, UsageError, system_errors
 from tallystick.interop.error_codes import told_error
@@ -42,15 +42,18 @@ from tallystick.settings.paths import cache_directory, ledger_path
 from tallystick.storage.clock import new_id, now_ms
 from tallystick.stores import open_stores
 
-# How sessions and their snapshots are shown, and how what goes wrong with one is told.
+# Showing sessions and snapshots, and reporting errors of either.
 
 
 _TEXT_CHARS_MAX = 60
 
 
 @contextlib.contextmanager
-def opened_sessions(*, as_json: bool) -> Iterator[Sessions]:
-    """This user's sessions. With JSON, an error is told on stdout too, with its code."""
+def open_sessions(*, as_json: bool) -> Iterator[Sessions]:
+    """Open this user's sessions. With JSON, print an error on stdout too, with its code.
+
+    The error is raised again, so that it also reaches stderr and decides the exit code.
+    """
     try:
         with open_stores(ledger_path()) as stores:
             yield stores.sessions
@@ -61,9 +64,10 @@ def opened_sessions(*, as_json: bool) -> Iterator[Sessions]:
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
-    """Who made an interpreter. `differs` says what keeps this installation from loading it.
+    """The guest image and the WebAssembly engine that stored an interpreter.
 
-    `guest` and `engine` are None for a fresh interpreter, and if they cannot be read.
+    `differs` names the one that keeps this installation from loading it. `guest` and `engine` are
+    None for a fresh interpreter, and if they cannot be read.
     """
 
     guest: str | None = None
@@ -72,7 +76,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def made_by(sessions: Sessions, session: str, left: Left, *, backend: str) -> Made:
-    """Find out who made an interpreter of a session."""
+    """Return the guest and the engine that stored what a session or a snapshot keeps."""
     origin = sessions.origin(session, left, backend=backend)
     if origin is None:
         return Made()
@@ -80,19 +84,23 @@ def made_by(sessions: Sessions, session: str, left: Left, *, backend: str) -> Ma
 
 
 def other_guest_note(sessions: Sequence[str]) -> str:
-    """Say what can be done with sessions that another guest, or another engine, left."""
+    """Write what a user can do with sessions that another guest or another engine stored."""
     one = len(sessions) == 1
     named = sessions[0] if one else "SESSION"
     return (
-        f"{counted(len(sessions), 'session')} {'was' if one else 'were'} left by another version "
-        f"of the sandbox: nothing can run in {'it' if one else 'them'} here. Runs stay readable "
-        f"(tally session show, tally inspect). To start a new session from recorded values: "
-        f"tally session export {named} >values.json, then tally session new --from values.json"
+        f"{quantity(len(sessions), 'session')} {'was' if one else 'were'} stored by another "
+        f"version of the sandbox: no program can run in {'it' if one else 'them'} here. Runs stay "
+        f"readable (tally session show, tally inspect). To start a new session from recorded "
+        f"values: tally session export {named} >values.json, then tally session new --from "
+        f"values.json"
     )
 
 
 def session_fields(info: SessionInfo, made: Made) -> dict[str, object]:
-    """A session as JSON: what a client may rely on, and no reference to what is kept how."""
+    """Return a session as JSON fields that clients may rely on.
+
+    References to the stored interpreter are left out, since their form may change.
+    """
     fields: dict[str, object] = msgspec.to_builtins(info)
     del fields["left"], fields["generation"]
     if info.name is None:
@@ -119,28 +127,28 @@ def session_lines(
     history: Sequence[EarlierRun],
     snapshots: Sequence[KeptSnapshot],
 ) -> Iterator[str]:
-    """All of a session, a line each."""
+    """Write all that is known of a session, one line for each fact, snapshot and run."""
     spent = info.budget_status
     yield f"session   {info.id}"
     yield f"state     {info.state}, {_until(info)}"
     yield f"extended  {info.extension_count} of {EXTENSIONS_MAX} times"
     yield f"backend   {info.backend}"
     if made.differs is not None:
-        yield f"left by   another {made.differs}, {_shown_maker(made)}"
-    tokens = _of(spent.tokens_used, spent.token_budget)
-    yield f"spent     {tokens} tokens, {_of(spent.time_used_ms, spent.time_budget_ms)} ms"
+        yield f"left by   another {made.differs}, {_maker_text(made)}"
+    tokens = _used_of(spent.tokens_used, spent.token_budget)
+    yield f"spent     {tokens} tokens, {_used_of(spent.time_used_ms, spent.time_budget_ms)} ms"
     if info.left.names:
         yield f"has       {plain(info.left.names)}"
     for key, value in info.context_variables.items():
         yield f"set       {plain(key)} = {plain(value, chars_max=_TEXT_CHARS_MAX)}"
     for each in snapshots:
         yield f"snapshot  {snapshot_line(each)}"
-    for run, told in zip(runs, history, strict=True):
-        yield f"run       {run.run}  {_told(told)}"
+    for run, earlier in zip(runs, history, strict=True):
+        yield f"run       {run.run}  {_run_text(earlier)}"
 
 
-def _shown_maker(made: Made) -> str:
-    """Name the guest or the engine that differs, as short as tells them apart."""
+def _maker_text(made: Made) -> str:
+    """Write the guest or engine that differs; of a guest, the first 12 digits of its digest."""
     return f"{made.guest or ''}"[:12] if made.differs == "guest" else plain(made.engine or "")
 
 
@@ -163,18 +171,19 @@ def snapshot_line(kept: KeptSnapshot) -> str:
     return f"{shown}  {_time(kept.snapshot.created_at)}{names}"
 
 
-def _told(run: EarlierRun) -> str:
+def _run_text(run: EarlierRun) -> str:
+    """Write how a run of a session ended, its goal and its answer."""
     if run.goal is None:
         return "not in the ledger any more"
     goal = plain(run.goal, chars_max=_TEXT_CHARS_MAX)
     if run.stop is None:
-        return f"without an end  {goal!r}"
+        return f"not ended  {goal!r}"
     answer = "" if run.answer is None else f": {plain(run.answer, chars_max=_TEXT_CHARS_MAX)}"
     lost = ", variables not kept" if run.lost else ""
     return f"{run.stop}{lost}  {goal!r}{answer}"
 
 
-def _of(used: int, budget: int | None) -> str:
+def _used_of(used: int, budget: int | None) -> str:
     return f"{used:,}" if budget is None else f"{used:,} of {budget:,}"
 
 
@@ -192,18 +201,19 @@ def _time(epoch_ms: int) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
-# `tally session`: namespaces that outlive processes, and that runs go on in.
+# `tally session`: interpreter variables that later runs continue from.
 
 
 @click.group("session")
 def session_command() -> None:
-    r"""Make, list, show, extend, reopen, export and remove sessions.
+    r"""Keep variables between runs: make, list, show, extend, export, remove sessions.
 
-    A session keeps the variables of its runs for the next one, also of another process. SESSION is
-    an id, the beginning of one, or `last`.
+    A session keeps the variables of a run for the next run in it, also in another process. SESSION
+    is an id, the beginning of one, or `last`.
 
     \b
-    Exit codes: 0 done, 2 wrong usage, 4 no such session, expired, busy, or at a limit.
+    Exit codes: 0 done, 2 wrong usage, 4 no such session, expired, busy, or at a
+    limit, 6 ledger failed.
 
     \b
     Example:
@@ -214,30 +224,39 @@ def session_command() -> None:
 
 @session_command.command("new")
 @click.option(
-    "--set", "variables", multiple=True, metavar="KEY=VALUE", help="A context variable. Repeatable."
+    "--set",
+    "variables",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a context variable, which programs can read. May be repeated.",
 )
 @click.option(
-    "--max-tokens", type=click.IntRange(min=0), metavar="N", help="Tokens of all its runs together."
+    "--max-tokens",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Let all runs of the session together use at most N tokens.  [default: no limit]",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Time of all its runs together.",
+    help="Let all runs of the session together take at most this many seconds.  "
+    "[default: no limit]",
 )
 @click.option(
     "--sandbox",
     "backend",
     type=click.Choice(list(BACKENDS)),
     default="wasm",
-    help="Where its programs run: process has a shell and files.  [default: wasm]",
+    help="Run the programs of the session in this sandbox; process has a shell and files.  "
+    "[default: wasm]",
 )
 @click.option(
     "--from",
     "source",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Start with the values of this file, which `tally session export` wrote.",
+    help="Start with the values in this file, which tally session export wrote.",
 )
 @JSON
 def new_command(
@@ -248,18 +267,19 @@ def new_command(
     source: Path | None,
     as_json: bool,
 ) -> int:
-    r"""Make a session, and print its id. It has half an hour.
+    r"""Make a session, and print its id.
 
-    With --from it has the variables and the context variables of the file.
+    It expires after half an hour (tally session extend). With --from it starts with the variables
+    and the context variables of the file.
 
     \b
     Example:
         tally session new --set region=EU
         tally session new --from values.json
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         given = None if source is None else _read_source(source, backend=backend)
-        # Before the session is made: what goes wrong in the sandbox leaves none behind.
+        # Load the values before the session is made, so that a failure leaves no session behind.
         first = None if given is None else asyncio.run(_interpreter_with(given))
         made = sessions.new(
             token_budget=max_tokens,
@@ -279,16 +299,17 @@ def new_command(
 
 
 def _read_source(source: Path, *, backend: str) -> ExportedValues:
+    """Read exported values. Raise `UsageError` for another sandbox or a file that is not valid."""
     if backend != "wasm":
-        raise UsageError("--from sets variables of the wasm sandbox; leave out --sandbox")
+        raise UsageError("--from works with the wasm sandbox only; leave out --sandbox")
     with system_errors(source, UsageError):
         raw = source.read_bytes()
     return read_exported(raw, name=str(source))
 
 
 async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | None]:
-    """Return an interpreter that has these values, the names of them, and what it records."""
-    # The engine is loaded only here: the other commands on sessions start faster without it.
+    """Return an interpreter that has these values, their names, and the values as recorded."""
+    # The engine is imported only here: the other commands on sessions start faster without it.
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
     sandbox = WasmSandbox.load(cache=cache_directory(), say=Sayer())
@@ -302,21 +323,25 @@ async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | 
 
 @session_command.command("export")
 @click.argument("session")
-@click.option("--snapshot", metavar="NAME", help="Export the values of this snapshot instead.")
+@click.option(
+    "--snapshot",
+    metavar="NAME",
+    help="Export the values of this snapshot, not those of the session.",
+)
 def session_export_command(session: str, snapshot: str | None) -> int:
-    r"""Print the values of a session as JSON, for `tally session new --from`.
+    r"""Print the values of a session as JSON.
 
-    They were recorded when its last run ended: variables that JSON can hold, at most 1 MiB
-    together. Context variables are exported too. This also works for a session that another
-    version of the sandbox left. Variables that are not exported are named on stderr, with the
-    reason.
+    tally session new --from reads them. They were recorded when the last run of the session ended:
+    variables that JSON can hold, at most 1 MiB together, and the context variables. This also works
+    for a session that another version of the sandbox stored. Variables that are not exported are
+    named on stderr, with the reason.
 
     \b
     Example:
         tally session export last >values.json
         tally session new --from values.json
     """
-    with opened_sessions(as_json=False) as sessions:
+    with open_sessions(as_json=False) as sessions:
         info = sessions.get(sessions.find(session))
         left = info.left
         if snapshot is not None:
@@ -343,11 +368,15 @@ def session_export_command(session: str, snapshot: str | None) -> int:
 
 
 def _recorded_values(sessions: Sessions, info: SessionInfo, left: Left) -> SessionValues:
-    """Return the values of an interpreter. Raises `Refused` if there is one and none are known."""
+    """Return the recorded values of a session or of a snapshot.
+
+    Without an interpreter there are none. Raise `Refused` if the sandbox records no values, or if
+    an interpreter is stored whose values were not recorded.
+    """
     if info.backend != "wasm":
         raise Refused(
             f"session {info.id} runs its programs in the {info.backend} sandbox, whose variables "
-            f"are not recorded as JSON"
+            f"are not recorded as JSON; to export one, print it from a program"
         )
     found = sessions.values(info.id, left)
     if found is not None:
@@ -356,10 +385,10 @@ def _recorded_values(sessions: Sessions, info: SessionInfo, left: Left) -> Sessi
         return SessionValues()
     other = made_by(sessions, info.id, left, backend=info.backend).differs is not None
     how = (
-        "only the version that left it can read them: with that one, run a program in the session "
-        "that prints them"
+        "only the version of the sandbox that stored them can read them: with that version, run a "
+        "program in the session that prints them"
         if other
-        else "the next run of the session that has a program records them"
+        else f"the next run with a program records them: tally run QUESTION --session {info.id}"
     )
     raise Refused(f"session {info.id}: its values were not recorded when its last run ended; {how}")
 
@@ -373,9 +402,9 @@ def session_ls_command(as_json: bool) -> int:
     Example:
         tally session ls
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         sessions.book.cleanup_expired()
-        found = [(each, _made(sessions, each)) for each in sessions.list()]
+        found = [(each, _maker_of(sessions, each)) for each in sessions.list()]
         if as_json:
             echo_json(
                 {
@@ -385,12 +414,12 @@ def session_ls_command(as_json: bool) -> int:
             )
             return OK
     for info, made in found:
-        click.echo(session_line(info, made))
+        echo_line(session_line(info, made), indent=28)
     others = [info.id for info, made in found if made.differs and info.name is None]
     if others:
-        click.echo(other_guest_note(others), err=True)
+        echo_line(other_guest_note(others), indent=2, err=True)
     if not found:
-        click.echo("no sessions; to make one: tally session new", err=True)
+        click.echo("there are no sessions; to make one: tally session new", err=True)
     return OK
 
 
@@ -398,17 +427,17 @@ def session_ls_command(as_json: bool) -> int:
 @click.argument("session")
 @JSON
 def show_command(session: str, as_json: bool) -> int:
-    r"""Show a session: its state, variables, snapshots, and what its runs came to.
+    r"""Show a session: its state, variables, snapshots and runs.
 
     \b
     Example:
         tally session show last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         info = sessions.get(sessions.find(session))
         runs, history = sessions.runs(info.id), sessions.history(info.id)
         snapshots = sessions.snapshots(info.id)
-        made = _made(sessions, info)
+        made = _maker_of(sessions, info)
         if as_json:
             echo_json(
                 {
@@ -419,9 +448,9 @@ def show_command(session: str, as_json: bool) -> int:
             )
             return OK
     for line in session_lines(info, made, runs, history, snapshots):
-        click.echo(line)
+        echo_line(line)
     if made.differs is not None:
-        click.echo(other_guest_note([info.id]), err=True)
+        echo_line(other_guest_note([info.id]), indent=2, err=True)
     return OK
 
 
@@ -429,13 +458,13 @@ def show_command(session: str, as_json: bool) -> int:
 @click.argument("session")
 @JSON
 def extend_command(session: str, as_json: bool) -> int:
-    r"""Give a session half an hour more, at most three times.
+    r"""Let a session live half an hour longer, at most three times.
 
     \b
     Example:
         tally session extend last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         info = sessions.book.extend(sessions.find(session))
         _show_session(sessions, info.id, as_json=as_json)
     return OK
@@ -445,13 +474,13 @@ def extend_command(session: str, as_json: bool) -> int:
 @click.argument("session")
 @JSON
 def resume_command(session: str, as_json: bool) -> int:
-    r"""Reopen a session that has expired, with all that it keeps.
+    r"""Reopen an expired session with its variables and snapshots.
 
     \b
     Example:
         tally session resume last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         info = sessions.resume(sessions.find(session))
         _show_session(sessions, info.id, as_json=as_json)
     return OK
@@ -460,23 +489,30 @@ def resume_command(session: str, as_json: bool) -> int:
 @session_command.command("set")
 @click.argument("session")
 @click.argument("variables", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--unset", multiple=True, metavar="KEY", help="Take one away. May be repeated.")
+@click.option(
+    "--unset", multiple=True, metavar="KEY", help="Remove this context variable. May be repeated."
+)
 @JSON
 def set_command(
     session: str, variables: tuple[str, ...], unset: tuple[str, ...], as_json: bool
 ) -> int:
-    r"""Set context variables: programs of later runs find them in `context_variables`.
+    r"""Set context variables, and print all of them.
+
+    Programs of later runs in the session read them in `context_variables`.
 
     \b
     Example:
         tally session set last region=EU --unset draft
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         found = sessions.find(session)
         sessions.book.set_variables(found, _pairs(variables))
         for key in unset:
             if not sessions.book.delete_variable(found, key):
-                raise UsageError(f"session {found} has no context variable {key[:80]!r}")
+                raise UsageError(
+                    f"session {found} has no context variable {key[:80]!r}; tally session show "
+                    f"{found} lists them"
+                )
         info = sessions.get(found)
         if as_json:
             echo_json(info.context_variables)
@@ -491,17 +527,19 @@ def set_command(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @JSON
 def session_rm_command(session: str, yes: bool, as_json: bool) -> int:
-    r"""Remove a session: its variables and snapshots. A run in it is stopped; runs are kept.
+    r"""Remove a session with its variables and snapshots.
+
+    A run that is going on in it is stopped. Its runs stay in the ledger.
 
     \b
     Example:
         tally session rm last --yes
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         found = sessions.find(session)
         if not (yes or as_json):
             click.confirm(
-                f"remove session {found}? Its variables and snapshots cannot be brought back",
+                f"remove session {found}, with its variables and snapshots? This cannot be undone",
                 abort=True,
                 err=True,
             )
@@ -516,41 +554,43 @@ def session_rm_command(session: str, yes: bool, as_json: bool) -> int:
 def _show_session(
     sessions: Sessions, session: str, *, as_json: bool, line: str | None = None
 ) -> None:
-    """Show a session as it stands now; `line` is shown instead of the usual one."""
+    """Print the present state of a session; `line` replaces the usual line."""
     info = sessions.get(session)
-    made = _made(sessions, info)
+    made = _maker_of(sessions, info)
     if as_json:
         echo_json(session_fields(info, made))
     else:
-        click.echo(line or session_line(info, made))
+        echo_line(line or session_line(info, made), indent=28)
 
 
-def _made(sessions: Sessions, info: SessionInfo) -> Made:
+def _maker_of(sessions: Sessions, info: SessionInfo) -> Made:
     return made_by(sessions, info.id, info.left, backend=info.backend)
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    """Split each KEY=VALUE. Raise `UsageError` for one without an equals sign."""
     pairs = {}
     for each in given:
         key, equals, value = each.partition("=")
         if not equals:
-            raise UsageError(f"{each[:80]!r}: KEY=VALUE is needed")
+            raise UsageError(f"{each[:80]!r}: write KEY=VALUE")
         pairs[key] = value
     return pairs
 
 
-# `tally snapshot`: the variables of a session under a name, to come back to.
+# `tally snapshot`: save the variables of a session under a name, and restore them.
 
 
 @click.group("snapshot")
 def snapshot_command() -> None:
-    r"""Keep the variables of a session under a name, and come back to them.
+    r"""Save and restore the variables of a session.
 
-    A session has at most ten. NAME has at most 256 characters, no path separator and no `..`; one
-    that is there is also found by `name:id`.
+    A session has at most ten snapshots. NAME has at most 256 characters, no path separator and no
+    `..`; an existing snapshot is also found by `name:id`.
 
     \b
-    Exit codes: 0 done, 2 wrong usage, 4 no such session or snapshot, expired, busy, or at a limit.
+    Exit codes: 0 done, 2 wrong usage, 4 no such session or snapshot, expired,
+    busy, or at a limit, 6 ledger failed.
 
     \b
     Example:
@@ -564,13 +604,15 @@ def snapshot_command() -> None:
 @click.argument("name")
 @JSON
 def create_command(session: str, name: str, as_json: bool) -> int:
-    r"""Keep the variables of a session as its last run left them.
+    r"""Save the variables of a session under NAME.
+
+    They are saved as the last run of the session left them.
 
     \b
     Example:
         tally snapshot create last clean
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         _show_snapshot(sessions.snapshot(sessions.find(session), name), as_json=as_json)
     return OK
 
@@ -580,13 +622,13 @@ def create_command(session: str, name: str, as_json: bool) -> int:
 @click.argument("name")
 @JSON
 def restore_command(session: str, name: str, as_json: bool) -> int:
-    r"""Have the next run of a session go on from a snapshot.
+    r"""Let the next run of a session start from a snapshot.
 
     \b
     Example:
         tally snapshot restore last clean
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         _show_snapshot(sessions.restore(sessions.find(session), name), as_json=as_json)
     return OK
 
@@ -595,19 +637,19 @@ def restore_command(session: str, name: str, as_json: bool) -> int:
 @click.argument("session")
 @JSON
 def snapshot_ls_command(session: str, as_json: bool) -> int:
-    r"""List the snapshots of a session, also of one that has expired.
+    r"""List the snapshots of a session, expired or not.
 
     \b
     Example:
         tally snapshot ls last
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         found = sessions.snapshots(sessions.find(session))
         if as_json:
             echo_json([snapshot_fields(each) for each in found])
             return OK
     for each in found:
-        click.echo(snapshot_line(each))
+        echo_line(snapshot_line(each))
     return OK
 
 
@@ -616,13 +658,13 @@ def snapshot_ls_command(session: str, as_json: bool) -> int:
 @click.argument("name")
 @JSON
 def snapshot_rm_command(session: str, name: str, as_json: bool) -> int:
-    r"""Let go of a snapshot.
+    r"""Delete a snapshot; the session is not changed.
 
     \b
     Example:
         tally snapshot rm last clean
     """
-    with opened_sessions(as_json=as_json) as sessions:
+    with open_sessions(as_json=as_json) as sessions:
         _show_snapshot(sessions.delete_snapshot(sessions.find(session), name), as_json=as_json)
     return OK
 

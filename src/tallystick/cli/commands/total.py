@@ -1,4 +1,4 @@
-"""`tally total`: the dollars that all runs on the ledger may cost together, in all processes."""
+"""`tally total`: show or change the dollars that all runs of the ledger may cost together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 import click
 import msgspec
 
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.core.budget.amount import Budget, ScopeRow
 from tallystick.core.charge import nano_usd, shown_usd
 from tallystick.core.errors import InvalidLimit, UsageError
@@ -23,14 +23,17 @@ _CHANGES_SHOWN_MAX = 10
 
 @click.command("total")
 @click.argument("usd", required=False)
-@click.option("--raise", "may_raise", is_flag=True, help="Let the total become higher, or none.")
+@click.option(
+    "--raise", "may_raise", is_flag=True, help="Allow a higher total than before, or none."
+)
 @JSON
 def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
-    r"""Show the total of the ledger in dollars, or change it.
+    r"""Show or change the limit in dollars for all runs together.
 
-    The total is recorded in the ledger's file and binds every process that spends on it, whatever
-    it is configured with. USD lowers it, or sets the first one; with --raise USD may be higher,
-    or none. Each change is recorded. It counts what is spent from the first total on.
+    The total is stored in the ledger file, and holds for every process that uses this ledger,
+    whatever its configuration says. USD sets or lowers it; with --raise, USD may also be higher, or
+    `none`. Each change is recorded. Spending counts from the time when the first total was set.
+    Without USD, the total and what is left of it are shown.
 
     \b
     Example:
@@ -40,7 +43,7 @@ def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
     if usd is None and may_raise:
         raise UsageError("--raise needs the new total: tally total USD --raise")
     limit = None if usd is None else _limit(usd)
-    own = None if as_json else _own()
+    own = None if as_json else _configured_total()
     with open_stores(ledger_path()) as stores:
         scopes = stores.scopes
         if usd is not None:
@@ -57,11 +60,11 @@ def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
         _show(row, changes)
         if own is not None:
             total = None if row is None else row.limit.usd
-            click.echo(_own_line(*own, total), err=True)
+            echo_line(_own_line(*own, total), indent=6, err=True)
 
 
 def _limit(usd: str) -> int | None:
-    """Read a total in dollars as nano-dollars; None for no total."""
+    """Convert dollars to nano-dollars; `none` becomes None. Raise `UsageError` for other text."""
     if usd.lower() == _NONE:
         return None
     try:
@@ -72,8 +75,8 @@ def _limit(usd: str) -> int | None:
         ) from error
 
 
-def _own() -> tuple[int, str] | None:
-    """Return the total that this user's configuration sets, and where, if it sets one."""
+def _configured_total() -> tuple[int, str] | None:
+    """Return the setting `total_usd` in nano-dollars and its source, or None if it is not set."""
     settings = load_settings()
     if settings.total.usd is None:
         return None
@@ -96,14 +99,14 @@ def _show(row: ScopeRow | None, changes: list[LimitChange]) -> None:
 
 
 def _own_line(own: int, source: str, limit: int | None) -> str:
-    """Say what the total of this user's configuration means beside the recorded one."""
+    """Write which of two totals counts: the configured one or the one in the ledger."""
     named = f"total_usd is {shown_usd(own)} ({source})"
     if limit is None:
         return f"note: {named}; the next run records it"
     if own < limit:
-        return f"note: {named}, which is lower: it counts where that configuration is read"
+        return f"note: {named}, which is lower: it is the limit for runs with that configuration"
     if own > limit:
-        return f"note: {named}; the recorded total is lower and counts"
+        return f"note: {named}; the recorded total is lower, and is the limit"
     return f"note: {named}"
 
 
@@ -118,7 +121,7 @@ def _when(at_ms: int) -> str:
 
 
 def _fields(row: ScopeRow | None, changes: list[LimitChange]) -> dict[str, object]:
-    """Return the total for a program, in nano-dollars."""
+    """Return the total as JSON fields, in nano-dollars; None stands for no total."""
     return {
         "total": None if row is None else row.limit.usd,
         "spent": 0 if row is None else row.spent.usd,

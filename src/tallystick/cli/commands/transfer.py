@@ -1,4 +1,4 @@
-"""`tally export` and `tally import`: one run as a single file, or as events for other tools."""
+"""`tally export` and `tally import`: write one run to a file, and read it from one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import BinaryIO
 
 import click
 
-from tallystick.cli.show import counted
+from tallystick.cli.parts import echo_line
+from tallystick.cli.show import quantity
 from tallystick.core.errors import TransferRefused, UsageError
 from tallystick.interop.rlms import ImportedLog, import_rlms_log
 from tallystick.interop.rlms_format import HEAD_BYTES, is_rlms_log
@@ -37,20 +38,23 @@ _SUFFIXES = {"tally": ".tally", "trajectory": ".trajectory.jsonl"}
     type=click.Choice(list(_SUFFIXES)),
     default="tally",
     show_default=True,
-    help="The run itself, or events for other tools, as JSON lines.",
+    help="Write the run itself (tally), or events for other tools as JSON lines (trajectory).",
 )
 @click.option(
-    "--move", is_flag=True, help="Give the run away: it ends here, the file is its title."
+    "--move",
+    is_flag=True,
+    help="Move the run: it can be resumed only where the file is imported, not here.",
 )
-@click.option("--redact", is_flag=True, help="In events, leave out all content.")
-@click.option("--full", is_flag=True, help="In events, give content whole: it is cut otherwise.")
+@click.option("--redact", is_flag=True, help="With --format trajectory: leave out all content.")
+@click.option("--full", is_flag=True, help="With --format trajectory: do not cut long content.")
 def export_command(
     run: str, file: Path | None, kind: str, move: bool, redact: bool, full: bool
 ) -> int:
-    r"""Write one run and its attachments into FILE, else RUN.tally; - is standard output.
+    r"""Write one run and its attachments to a single file.
 
-    With --format trajectory, what happened in it as events, each with the entry it came from;
-    FILE is then RUN.trajectory.jsonl unless it is named. Content is cut at 10,000 characters.
+    FILE is RUN.tally if it is not named; - is standard output. With --format trajectory, the file
+    has the events of the run, each with the entry it comes from, and is RUN.trajectory.jsonl if it
+    is not named. Content in events is cut at 10,000 characters.
 
     \b
     Example:
@@ -58,13 +62,13 @@ def export_command(
         tally export last - --format trajectory --redact
     """
     if kind == "trajectory" and move:
-        raise UsageError("--move is for a run, not for its events")
+        raise UsageError("--move needs the whole run; leave out --format trajectory")
     if kind != "trajectory" and (redact or full):
-        raise UsageError("--redact and --full are for events: give --format trajectory too")
+        raise UsageError("--redact and --full need --format trajectory")
     if redact and full:
-        raise UsageError("--redact leaves content out, --full gives it whole: which?")
+        raise UsageError("--redact and --full contradict each other; leave out one of them")
     if str(file) == "-" and move:
-        raise UsageError("a run is moved into a file, not to standard output")
+        raise UsageError("--move cannot write to standard output; name a file")
     stores = open_stores(ledger_path())
     ledger = stores.ledger
     found = resolve_run(ledger, run)
@@ -73,29 +77,37 @@ def export_command(
     with stores:
         attachments = stores.attachments
         if kind == "trajectory":
-            told = export_trajectory(ledger, attachments, found, target, redact=redact, full=full)
-            gone = (
-                f"; erased, and without one: {counted(told.erased, 'entry')}" if told.erased else ""
+            exported = export_trajectory(
+                ledger, attachments, found, target, redact=redact, full=full
             )
-            click.echo(
-                f"exported {counted(told.events, 'event')} of {found} to {file}{gone}", err=True
+            gone = (
+                f"; {quantity(exported.erased, 'entry')} erased before, and not exported"
+                if exported.erased
+                else ""
+            )
+            echo_line(
+                f"exported {quantity(exported.events, 'event')} of {found} to {file}{gone}",
+                err=True,
             )
             return 0
         if move:
             require_idle(ledger, found)
             require_no_children(ledger, found)
         done = export_run_with_attachments(ledger, attachments, found, target, move=move)
-    click.echo(f"{'moved' if move else 'exported'} {found} to {file}{_with(done)}", err=True)
+    echo_line(
+        f"{'moved' if move else 'exported'} {found} to {file}{_attachments_text(done)}", err=True
+    )
     return 0
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def import_command(file: Path) -> int:
-    r"""Take in a run that was exported. It is checked whole before any of it is kept.
+    r"""Read a run from an exported file into the ledger.
 
-    A log of the rlms package (JSON lines) is taken in too, as runs to be read: they cannot be gone
-    on with or replayed.
+    The file is checked as a whole before any of it is stored. A log of the rlms package (JSON
+    lines) is imported too, as runs that can be read, but not resumed or replayed. Exit code 6 if
+    the file is refused.
 
     \b
     Example:
@@ -109,26 +121,26 @@ def import_command(file: Path) -> int:
         why = f"it cannot be opened: {error.strerror}"
         raise TransferRefused(file=str(file), why=why) from error
     with opened as source:
-        # What can be read once only, such as a pipe, is not opened again.
+        # A pipe can be read only once, so hand on the open file instead of its path.
         given = file if source.seekable() else source
         if is_rlms_log(source.peek(HEAD_BYTES)):
-            _tell_imported(import_rlms_log(ledger, source, name=str(file)))
+            _echo_imported(import_rlms_log(ledger, source, name=str(file)))
             return 0
         with stores:
             done = import_run_with_attachments(ledger, stores.attachments, given)
-    click.echo(f"imported {done.run}{_with(done)}", err=True)
+    echo_line(f"imported {done.run}{_attachments_text(done)}", err=True)
     return 0
 
 
-def _tell_imported(log: ImportedLog) -> None:
+def _echo_imported(log: ImportedLog) -> None:
     for each in log.runs:
-        inside = f" with {counted(each.children, 'run')} inside it" if each.children else ""
-        already = "" if each.new else ", which was here already"
-        click.echo(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
+        inside = f" with {quantity(each.children, 'run')} inside it" if each.children else ""
+        already = "" if each.new else ", which is here already"
+        echo_line(f"imported {each.run} from a log of rlms{inside}{already}", err=True)
 
 
-def _with(done: Transferred) -> str:
+def _attachments_text(done: Transferred) -> str:
     if not done.attachments:
         return ""
-    some = counted(done.attachments, "attachment")
+    some = quantity(done.attachments, "attachment")
     return f" with {some}, {done.bytes:,} bytes"

@@ -87,7 +87,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         """Return a budget from dollars and whole numbers, as a person writes them.
 
         Raise `InvalidLimit`, which names the field, for a value that is not whole, negative or too
-        large.
+        large, and for dollars with more than nine decimals.
         """
         return cls(
             tokens=_whole(tokens, "tokens"),
@@ -253,7 +253,10 @@ _TOTAL = "tally total shows its limit and changes it"
 
 
 def is_of_total(detail: str) -> bool:
-    """Return True if this detail says that the total of the ledger stopped the run."""
+    """Return True if this detail says that the total of the ledger stopped the run.
+
+    It is recognized by the end of the message of `BudgetExhausted`.
+    """
     return detail.endswith(_TOTAL)
 
 
@@ -281,7 +284,10 @@ _OVERRUN = "that were reserved as the most it could cost"
 
 
 def is_overrun(detail: str) -> bool:
-    """Return True if this detail says that a charge above its reservation ended the run."""
+    """Return True if this detail says that a charge above its reservation ended the run.
+
+    It is recognized by words of the message of `BudgetOverrun`.
+    """
     return _OVERRUN in detail
 
 

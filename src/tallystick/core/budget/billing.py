@@ -79,7 +79,7 @@ class AttemptFailed(msgspec.Struct, frozen=True, kw_only=True, tag="attempt.fail
 
     @classmethod
     def of(cls, event: ModelFailed, *, details: UsageDetails | None = None) -> AttemptFailed:
-        """Return the outcome that a record of a failed call stands for."""
+        """Return the outcome of a record of a failed call, which has no `details` itself."""
         return cls(
             reason=event.reason,
             billed=event.billed,
@@ -121,8 +121,9 @@ _NOTHING = Charge(usd=0)
 def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement:
     """Return what an attempt is charged, for which `worst` was reserved.
 
-    `worst` is the bound of its input, its output cap, and their price. `priced` returns the price
-    of reported usage in nano-dollars, or None if it is unknown. Nothing is changed.
+    `worst` is the bound of its input, its output cap, and their price. `priced` is called at most
+    once, for usage that can be true. It returns the price in nano-dollars, or None if that is
+    unknown: then the price in `worst` is charged. Nothing is changed.
     """
     match outcome:
         case AttemptReplied(usage=usage, details=details):
@@ -143,8 +144,8 @@ def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement
 def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> list[Breach]:
     """Settle or release a reservation in the tree, and return the limits that are then passed.
 
-    A settlement that stays `held` changes nothing. Raise `ReservationClosed` if the reservation was
-    closed before.
+    A release passes none. A settlement that stays `held` changes nothing. Raise
+    `ReservationClosed` if the reservation was closed before.
     """
     match settled.figures:
         case "reported" | "reserved":
@@ -159,7 +160,11 @@ def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> li
 
 
 def _settle_failure(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement:
-    """Return what a failed attempt is charged: nothing, as reported, or at least as reserved."""
+    """Return what a failed attempt is charged: nothing, as reported, or at least as reserved.
+
+    Nothing, if it is known not to be billed and reports no usage that can be true. As reported, if
+    it is known not to be billed and reports usage all the same, or a filter stopped it.
+    """
     usage, details = outcome.usage, outcome.details
     said = usage is not None and _objection(usage, details) is None
     # Both must say so: a status that is not in `UNBILLED` may have been billed whatever the flag.
@@ -217,7 +222,9 @@ def _charge_reported(
 ) -> Settlement:
     """Charge the reported usage.
 
-    If a figure is above its bound, charge the larger of both in each.
+    If its price is unknown, charge the reserved dollars; `figures` is "reported" all the same. If
+    a figure is above its bound, charge the larger of both in each, with the flag `over_reserved`.
+    Then `figures` is "reserved" if a reserved one is the larger anywhere.
     """
     usd = priced(usage, details)
     if usd is None:

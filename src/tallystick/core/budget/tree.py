@@ -59,7 +59,7 @@ _counted = attrgetter(*COUNTED)
 def figures_of(amount: Amount) -> tuple[int, ...]:
     """Return an amount as figures in the order of `COUNTED`, with zero for unknown money.
 
-    Raise `NegativeAmount` if one is below zero.
+    Raise `NegativeAmount`, which names the first, if one is below zero.
     """
     figures = tuple(each or 0 for each in _counted(amount))
     if min(figures) < 0:
@@ -86,7 +86,7 @@ def exhausted(
     """Return the refusal of an amount that does not fit, or None if it does.
 
     It names the first dimension that is short, and there the scope with the least left. `lefts` are
-    places of dimensions, what is left there, and in which scope.
+    the limits: the place of the dimension in `COUNTED`, what is left there, and in which scope.
     """
     short = [found for found in lefts if wanted[found[0]] > found[1]]
     if not short:
@@ -115,7 +115,10 @@ def row_of(
     deepest: int = 0,
     left: bool = False,
 ) -> ScopeRow:
-    """Return the row of a scope from its figures, which are in the order of `COUNTED`."""
+    """Return the row of a scope from its figures, which are in the order of `COUNTED`.
+
+    What remains follows from the limits of this scope only, and may be below zero.
+    """
     rest: dict[Dimension, int | None] = {"depth": limit.depth}
     for place, cap in caps_of(limit):
         rest[COUNTED[place]] = cap - spent[place] - reserved[place]
@@ -155,7 +158,8 @@ def affordable_output(
 
     Raise `BudgetExhausted` if that is less than `tokens_out_min`, or than the wanted cap if that
     one is smaller: a reply cut so short is paid for and of no use. A price of None is unknown. If
-    money is limited, that raises `BudgetUnpriced`, unless the limit is waived.
+    money is limited, that raises `BudgetUnpriced`, unless the limit is waived. `price` is called
+    several times, as a search does, and must not fall with more output. Nothing is reserved.
     """
     least = min(tokens_out_min, tokens_out_wanted)
     cap = tokens_out_wanted
@@ -229,7 +233,13 @@ class _Node:
 
 
 class BudgetTree:
-    """The scopes of a process and their sums, by ids that the caller gives."""
+    """The scopes of a process and their sums, by ids that the caller gives.
+
+    A method that is given the id of a scope raises `ScopeUnknown` for one that is not here. A scope
+    that was left stays here while something is reserved in it. `enter` inside it, `leave`, `rearm`,
+    `reserve` and `refusal` raise `ScopeUnknown` for it; the others do not. A method that is given
+    an amount raises `NegativeAmount` for one below zero. A method that raises has changed nothing.
+    """
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
@@ -289,7 +299,10 @@ class BudgetTree:
         return _row(node)
 
     def rearm(self, scope: str, budget: Budget) -> None:
-        """Replace the limits of a scope. Its sums stay; an overrun is forgotten."""
+        """Replace the limits of a scope, also by ones that it has passed.
+
+        Its sums stay; an overrun is forgotten, in this scope and not in those around it.
+        """
         node = self._open_node_of(scope)
         node.limit, node.caps, node.overrun = budget, caps_of(budget), None
 
@@ -321,7 +334,10 @@ class BudgetTree:
     def refusal(
         self, scope: str, worst: Amount, *, usd_waived: bool = False
     ) -> BudgetExhausted | BudgetUnpriced | None:
-        """Return the error that `reserve` would raise for this, or None if it would reserve."""
+        """Return the refusal that `reserve` would raise for this, or None if it would reserve.
+
+        Its other errors are raised here too. Nothing is reserved.
+        """
         node = self._open_node_of(scope)
         return _refusal(node, figures_of(worst), unpriced=worst.usd is None and not usd_waived)
 
@@ -376,10 +392,11 @@ class BudgetTree:
         self._close(reservation)
 
     def spend(self, scope: str, amount: Amount, *, below: str | None = None) -> list[Breach]:
-        """Record what needed no reservation (turns, fuel, time), and return every limit it passed.
+        """Record what needed no reservation (turns, fuel, time).
 
-        With `below`, it is recorded only in the scopes inside that one, which has it already. Raise
-        `ScopeUnknown` if there is no such scope.
+        Return every limit of the scope and those around it that is then passed, also if it was
+        before. With `below`, it is recorded only in the scopes inside that one, which has it
+        already. Raise `ScopeUnknown` if there is no scope `scope`.
         """
         used = figures_of(amount)
         node = self._node_of(scope)
@@ -391,7 +408,8 @@ class BudgetTree:
     def remaining(self, scope: str) -> Remaining:
         """Return what is left in each dimension, with the scope that limits it.
 
-        That is the tightest one of the scope and those around it.
+        That is the tightest one of the scope and those around it. None is no limit, and a figure
+        may be below zero.
         """
         node = self._node_of(scope)
         left: dict[Dimension, int | None] = {}
@@ -405,7 +423,7 @@ class BudgetTree:
         return Remaining(by=by, **left)
 
     def around(self, scope: str) -> tuple[str, ...]:
-        """Return the ids of a scope and of those around it, the nearest first."""
+        """Return the ids of a scope and of those around it: itself first, the root last."""
         return tuple(each.scope.id for each in self._node_of(scope).chain)
 
     def has(self, scope: Scope) -> bool:
@@ -414,7 +432,7 @@ class BudgetTree:
         return node is not None and node.scope is scope
 
     def reserved(self, scope: str, dimension: Dimension) -> int:
-        """Return how much of a dimension is reserved in a scope; of depth, 0."""
+        """Return how much of a dimension is reserved in a scope and inside it; of depth, 0."""
         node = self._node_of(scope)
         return node.reserved[COUNTED.index(dimension)] if dimension in COUNTED else 0
 
@@ -486,7 +504,8 @@ def _refusal(
 ) -> BudgetExhausted | BudgetUnpriced | None:
     """Return the error for an amount that does not fit the scope and all around it, or None.
 
-    A limit that is passed already refuses every amount, also nothing.
+    A limit that is passed already refuses every amount, also nothing. Limits go before a price that
+    is unknown, in each scope; an overrun of any scope comes last.
     """
     for each in node.chain:
         spent, reserved = each.spent, each.reserved
@@ -538,7 +557,7 @@ def _record(
 
 
 def _breaches(node: _Node) -> list[Breach]:
-    """Return every limit that is passed, the innermost scope first."""
+    """Return every limit that is passed, of the scope and those around it, the innermost first."""
     breaches = []
     for each in node.chain:
         spent = each.spent

@@ -80,7 +80,7 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def is_correct(citation: Citation, documents: Documents) -> bool:
     """Return True if the quoted words are at the cited bytes, and those on the cited lines.
 
-    False also if checking would take too long.
+    False also for an unknown document, and if checking would take too long.
     """
     if citation.name not in documents.names or not 0 <= citation.start <= citation.end:
         return False
@@ -93,7 +93,10 @@ def is_correct(citation: Citation, documents: Documents) -> bool:
 
 
 def citation_of(documents: Documents, name: str, start: int, end: int) -> Citation:
-    """Return the citation of some bytes. Raise `TooMuch` if counting lines would take too long."""
+    """Return the citation of some bytes of a document. Bytes that are not UTF-8 are replaced.
+
+    Raise `TooMuch` if counting lines would take too long, and `KeyError` for an unknown document.
+    """
     line = documents.line_of(name, start)
     more = documents.breaks(name, start, end)
     return Citation(
@@ -109,7 +112,8 @@ def citation_of(documents: Documents, name: str, start: int, end: int) -> Citati
 def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[Citation, ...]:
     """Return citations of the lines that have the most of an answer's words, at most three.
 
-    There are none if more lines qualify, or if the search would take too long.
+    There are none if more lines qualify, or if the search would take too long. Only the first 60
+    words of the answer are looked for, and 12 runs of them.
     """
     try:
         return _citations(answer, question, documents)
@@ -212,7 +216,10 @@ def _places(documents: Documents, name: str, words: bytes, first: int) -> Iterat
 
 
 def line_part(documents: Documents, name: str, low: int, place: int) -> tuple[int, int]:
-    """Return the bytes of a line, or of a long one those around the words that were found."""
+    """Return the bytes of a line, or of a long one those around the words that were found.
+
+    `low` is its beginning, `place` that of the words. Long is more than 300 characters.
+    """
     reach = _QUOTE_CHARS_MAX * _CHARACTER_BYTES
     end = _end_of_quote(documents, name, low, reach)
     if documents.read(name, end, end + 1) in (b"", b"\n"):
@@ -285,7 +292,9 @@ def cited_in(
     """Check an answer and return its citations. No document, no result.
 
     `claimed` is False for one that is only the last output of a program: then it makes no claims. A
-    `typed` answer is JSON, whatever its type. At most 32 claims are checked.
+    `typed` answer is JSON, whatever its type; others are if they begin as an object or a list. Of
+    JSON, the first 1,000 strings and numbers are read. At most 32 claims are checked, and one entry
+    in `unchecked` says how many more there are. `TooMuch` is not raised: such claims are unchecked.
     """
     if not documents.names:
         return Cited()

@@ -59,7 +59,8 @@ class TooMuch(Exception):
 class Documents:
     """Documents by name, and the work that may still be spent on searching them.
 
-    A method that searches or counts raises `TooMuch` when that is spent.
+    A method that searches or counts raises `TooMuch` when that is spent. One that is given an
+    unknown name raises `KeyError`.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Documents:
         return len(self._held[name])
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes between two offsets, as far as there are any."""
+        """Return the bytes between two offsets, as far as there are any. That spends nothing."""
         start, stop = max(0, start), max(0, start, min(stop, self.size(name)))
         held, low, window = self._window
         if held == name and 0 <= low <= start and stop <= low + len(window):
@@ -130,7 +131,10 @@ class Documents:
         return whole + (size > 0 and self.read(name, size - 1, size) != b"\n")
 
     def line_span(self, name: str, first: int, last: int) -> tuple[int, int] | None:
-        """Return the bytes of some lines, without the last one's end; None if there are none."""
+        """Return where some lines begin and end in bytes, without the last one's end.
+
+        None if the document does not have all of them.
+        """
         low = self._line_start(name, first)
         if low is None or low >= self.size(name):
             return None
@@ -142,7 +146,10 @@ class Documents:
         return low, after - 1
 
     def line_low(self, name: str, offset: int) -> int:
-        """Return the beginning of the line of a byte, or of a part of a line that is very long."""
+        """Return the beginning of the line of a byte.
+
+        Of a line of more than 10,000 bytes, it may be that of the part of it with this byte.
+        """
         least = max(0, offset - _LINE_BYTES_MAX)
         at = self.read(name, least, offset).rfind(b"\n")
         if at >= 0:
@@ -314,7 +321,8 @@ class _Quote(msgspec.Struct, frozen=True):
 def claims_in(answer: str, *, question: str, names: Names) -> list[Claim]:
     """Return the claims of an answer, from left to right.
 
-    `names` are the documents of the run. Only the first 50,000 characters are read.
+    `names` are the documents of the run. Only the first 50,000 characters are read, and of each
+    kind at most 200 quotations and places. Blocks of code are not read.
     """
     text = _FENCED.sub(_blank, answer[:_ANSWER_CHARS_MAX])
     quotes, places = _separate(_quotes(text), _places(text, names))

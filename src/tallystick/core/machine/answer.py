@@ -70,7 +70,11 @@ def is_fallback(message: Message) -> bool:
 
 
 def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
-    """Return what a reply to a direct prompt is: an answer, a program, or why it is neither."""
+    """Return what a reply to a direct prompt is: an answer, a program, or why it is neither.
+
+    A program goes before the rest, also in a reply that was cut off. `said` is the answer, or the
+    text of a reply that is none; it is empty for a program and for a command that is not there.
+    """
     said = _unfence(_without_reasoning(text).strip())
     fenced = any(each in text for each in _FENCES)
     others = []
@@ -96,12 +100,18 @@ def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
 
 
 def said_in(text: str) -> str | None:
-    """Return a reply without its reasoning, short enough to be shown; None for an empty one."""
+    """Return a reply without its reasoning, short enough to be shown; None for an empty one.
+
+    Of a reply that is nothing but reasoning, it is that.
+    """
     return prompt.cut((_without_reasoning(text) or text).strip(), _SAID_CHARS_MAX) or None
 
 
 def words_of(reply: Reply, text: str, *, cut: bool) -> str | None:
-    """Return the answer that a reply without a program gives in words; None if it gives none."""
+    """Return the answer that a reply without any command gives in words.
+
+    None if it has a command, was cut off, is empty, refuses, or has no letter and no digit.
+    """
     read = direct_reply(reply, text, cut=cut)
     if read.kind != "answer" or reply.commands:
         return None
@@ -110,7 +120,10 @@ def words_of(reply: Reply, text: str, *, cut: bool) -> str | None:
 
 
 def say_the_same(words: str | None, others: str | None) -> bool:
-    """Return True if two replies in words are equal, apart from case, blanks and the last mark."""
+    """Return True if two replies in words are equal, apart from case, blanks and a last `.` or `!`.
+
+    False if one of them is None.
+    """
     if words is None or others is None:
         return False
     one, other = (" ".join(each.lower().split()).rstrip(".!") for each in (words, others))
@@ -141,7 +154,8 @@ def _refuses(said: str) -> bool:
 def fallback_reason(event: ModelFailed) -> NotDirect | None:
     """Return why a direct call failed, if a call with code need not fail the same way; else None.
 
-    The prompt of a run with code is short, and shows little of the data.
+    These are a prompt that is too long and a content policy. The prompt of a run with code is
+    short, and shows little of the data.
     """
     match event.reason:
         case "context_overflow" | "content_policy" as reason:
@@ -160,8 +174,8 @@ def restart_as_code(state: RunState) -> RunState:
 def fall_back_to_code(state: RunState, why: NotDirect, *, said: str = "") -> RunState:
     """Return the state of a direct run that is about to ask for programs instead.
 
-    The reply `said` becomes a message that leaves the prompt with the next turn. If it was cut off,
-    it is also the partial answer.
+    The first 4,000 characters of the reply `said` become a message that leaves the prompt with the
+    next turn. If it was cut off, they are also the partial answer.
     """
     state, said = restart_as_code(state), said[:_SAID_CHARS_MAX]
     reply = Message(role="assistant", part=f"direct:{state.turn}", text=said or "(nothing)")
@@ -194,7 +208,8 @@ _AGAIN_DIRECT = "Reply with a JSON value that fits, and nothing else."
 def read_schema(raw: bytes, *, name: str) -> Mapping[str, Any]:
     """Return the schema in the bytes of a file.
 
-    Raise `UsageError`, which names the file, if none.
+    Raise `UsageError`, which names the file, for more than 64,000 bytes, text that is not UTF-8 or
+    no JSON, and a schema that is not supported.
     """
     if len(raw) > SCHEMA_BYTES_MAX:
         raise UsageError(f"{name}: a schema has at most {SCHEMA_BYTES_MAX:,} bytes")
@@ -234,7 +249,10 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit_of(answer: str, started: RunStarted) -> Fit:
-    """Compare an answer with the schema of its run. Without a schema, any answer fits."""
+    """Compare an answer with the schema of its run. Without a schema, any answer fits.
+
+    With a schema that cannot be read, none does. The problem is one line of at most 300 characters.
+    """
     if started.schema is None:
         return Fit(text=answer)
     try:
@@ -268,7 +286,10 @@ def _text_problem(answer: str, rule: Mapping[str, Any]) -> str | None:
 
 
 def value_of(answer: str | None, started: RunStarted) -> object:
-    """Return the value of an answer that was taken, as Python has it. None without a schema."""
+    """Return the value of an answer that was taken, as Python has it.
+
+    None without an answer or a schema, and for an answer that is no JSON.
+    """
     if answer is None or started.schema is None:
         return None
     try:
@@ -291,8 +312,9 @@ def reject_answer(
 ) -> tuple[RunState, str | None]:
     """Return the state after an answer that does not fit, and why the run ends now, if it does.
 
-    `cap` is the limit that allows no other turn. The message for the model is in `observed`, so a
-    run that is resumed shows it too.
+    It ends if `cap`, a limit that allows no other turn, is given, or at the third such answer. The
+    message for the model is in `observed`, so a run that is resumed shows it too. The answer
+    becomes the partial one: whole at the end, else cut.
     """
     direct = is_direct(state)
     again = _AGAIN_DIRECT if direct else _AGAIN

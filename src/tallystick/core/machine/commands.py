@@ -43,7 +43,10 @@ _DOING = (
 
 
 class Judge:
-    """Judges the texts of one reply. A statement that only calls one of `commands` is no sign."""
+    """Judges the texts of one reply. A statement that only calls one of `commands` is no sign.
+
+    A text is too long with more than 32,768 characters, or if all texts then have over 65,536.
+    """
 
     def __init__(self, *, commands: Collection[str] = ()) -> None:
         self._commands = commands
@@ -102,7 +105,11 @@ def tree_of(source: str) -> ast.Module | None:
 
 
 def names_bound(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds for those after it."""
+    """Yield the names that a statement binds for those after it, each as often as it is bound.
+
+    Names inside functions, classes and comprehensions are not yielded, nor are those of `except`
+    and `case`. `import a.b` binds `a`.
+    """
     # Not by recursion: a sum of a thousand terms is a thousand levels deep.
     waiting: list[ast.AST] = [statement]
     while waiting:
@@ -296,7 +303,7 @@ _OF_TEXT: dict[str, Callable[[str], Command]] = {
 
 
 def make_command(name: str, argument: Argument) -> Command | str:
-    """Return the command, or a text about what its argument lacks."""
+    """Return the command, or a text about what its argument lacks. `name` is in `COMMAND_NAMES`."""
     text = argument.value if argument.literal else argument.value.strip()
     if not text.strip():
         return f"has an empty argument; write {name}(…) with something in it"

@@ -44,7 +44,10 @@ _REPLY_PART, _DENSEST = 4, 2
 
 
 def bound_for(window: int | None, *, reply_tokens: int) -> int:
-    """Return the default bound of compaction in tokens: `COMPACT_AT`, or less in a small window."""
+    """Return the default bound of compaction in tokens: 12,000, or less in a small window.
+
+    That is half of what the window leaves for a prompt, at least 1. None is an unknown window.
+    """
     if window is None:
         return COMPACT_AT
     room = window - min(reply_tokens, window // _REPLY_PART)
@@ -71,14 +74,15 @@ def size_of(messages: Iterable[Message]) -> int:
 
 
 def add_result(state: RunState, event: ProgramFinished) -> tuple[ProgramFinished, ...]:
-    """Return the results of programs with one more. Without compaction they are not kept."""
+    """Return the results of programs with one more, or none without compaction."""
     return (*state.results, event) if state.started.compact_at else ()
 
 
 def messages_with_outputs(state: RunState, last: ProgramFinished) -> tuple[Message, ...]:
     """Return the prompt, with earlier results at its end if it does not show all of them.
 
-    The results of the `last` program, and of failed ones, are left out.
+    The results of the `last` program, and of failed ones, are left out. It is for comparing, not to
+    be sent.
     """
     if state.past is None and not any(isinstance(each, KeptText) for each in state.outputs):
         return state.messages
@@ -90,7 +94,11 @@ def messages_with_outputs(state: RunState, last: ProgramFinished) -> tuple[Messa
 
 
 def compact(state: RunState) -> RunState:
-    """Return the state with a prompt that is short enough, as far as the rules allow."""
+    """Return the state with a prompt that is short enough, as far as the rules allow.
+
+    It stays as it is without compaction (`compact_at` 0), and below the bound. What leaves the
+    prompt is added to `outputs`.
+    """
     bound = state.started.compact_at * _BYTES_PER_TOKEN
     if not bound or size_of(state.messages) <= bound:
         return state
@@ -215,7 +223,10 @@ def _sections(result: ProgramFinished) -> list[tuple[str, str]]:
 
 
 def full_text_of(result: ProgramFinished) -> str:
-    """Return the whole result of a program. If it only printed, that is as it was printed."""
+    """Return the whole result of a program. If it only printed, that is as it was printed.
+
+    If it gave nothing, it is a sentence that says so.
+    """
     match _sections(result):
         case []:
             return _NOTHING
@@ -229,7 +240,10 @@ def full_text_of(result: ProgramFinished) -> str:
 
 
 def _drop_turns(state: RunState, bytes_max: int) -> RunState:
-    """Take the oldest turns out of the prompt, and add a paragraph after the task about them."""
+    """Take the oldest turns out of the prompt, and add a paragraph after the task about them.
+
+    The state stays as it is if no turn is old, or none has to go.
+    """
     messages = state.messages
     past = state.past or Past(task=messages[1])
     pairs = [messages[at : at + 2] for at in range(_FIXED, len(messages), 2)]
@@ -292,7 +306,7 @@ def _summary(past: Past, place: int) -> str:
 
 
 def _latest(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the last names, as many as there is room for."""
+    """Return the last names, as many as there is room for: 600 bytes with their marks."""
     room, found = _NAMES_BYTES, []
     for name in reversed(names):
         room -= len(name.encode("utf-8", "replace")) + len("``, ")

@@ -154,9 +154,10 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
 
 
 def ending(state: RunState, stop: StopReason, detail: str) -> RunState:
-    """Return the state of a run that was ended from outside the machine.
+    """Return the state of a run that was ended from outside the machine, in any phase.
 
-    It was cancelled, or its time is over, or its sandbox broke. The driver records the end.
+    It was cancelled, or its time is over, or its sandbox broke. The end is in `ended`; the driver
+    records it.
     """
     return _end(state, stop, detail)[0]
 
@@ -165,7 +166,11 @@ def ending(state: RunState, stop: StopReason, detail: str) -> RunState:
 
 
 def _on_failure(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[Intent, ...]]:
-    """Ask again if that may help, as a new attempt; otherwise end."""
+    """Ask again if that may help, as a new attempt; otherwise end.
+
+    A direct run may continue with programs instead. Attempts that failed by no fault of the model
+    count neither for the retries nor for the wait.
+    """
     state = _add_charge(state, charge_of(event) + Charge(wall_ms=event.wall_ms))
     detail = f"{event.reason}: {event.message}"
     limits = state.started.limits
@@ -180,6 +185,7 @@ def _on_failure(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[In
         return _end(state, "in_doubt", event.message)
     if state.charge.wall_ms >= limits.wall_ms:
         return _end(state, "deadline", detail)
+    # Before `terminal` is looked at: to ask the same again is useless, to ask for programs is not.
     if is_direct(state) and (why := fallback_reason(event)) is not None:
         return _next_turn(fall_back_to_code(state, why), afresh=True)
     if event.kind == "terminal":
@@ -189,6 +195,7 @@ def _on_failure(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[In
         return _end(state, "model_error", detail + tries)
     if (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
+    # The wait is the run's time too: it ends now if the wait would use that up.
     wait_ms = max(event.retry_after_ms or 0, _WAIT_MS * 2 ** (state.attempt - state.excused - 1))
     if state.charge.wall_ms + wait_ms >= limits.wall_ms:
         late = f"{detail}; asking again in {wait_ms:,} ms would be too late"
@@ -266,7 +273,10 @@ def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[I
 
 
 def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, tuple[Intent, ...]]:
-    """Record the result of a program, then end the run, ask about its answer, or continue."""
+    """Record the result of a program, then end the run, ask about its answer, or continue.
+
+    After a failed program, the other commands of its reply are dropped.
+    """
     if event.stop == native.RETRIED:
         return _next_command(native.prepare_retry(state))
     source = program_of(state)
@@ -336,7 +346,10 @@ def _offer_answer(
     source: str = "",
     shown: tuple[Message, ...] = (),
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    """Take an answer, or ask once about one that looks like a slip, if there is a turn left."""
+    """Take an answer, or ask once about one that looks like a slip, if there is a turn left.
+
+    An answer that does not fit the schema, or that is given again, is not doubted.
+    """
     fit = fit_of(answer, state.started)
     answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
     doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
@@ -389,7 +402,7 @@ def _ask_about_answer(
 def _nudge(
     state: RunState, problem: str, intent: int, words: str | None
 ) -> tuple[RunState, tuple[Intent, ...]]:
-    """Answer a reply without action with a concrete request, at most twice in a row.
+    """Answer a reply without action with a concrete request, at most twice in a row; then end.
 
     A model that repeats the same words, after it was asked for a program, has answered.
     """
@@ -480,6 +493,8 @@ def passed_between(
     state: RunState, event: RunResumed | RunForked, pending: tuple[Intent, ...]
 ) -> tuple[RunState, tuple[Intent, ...]]:
     """Resume or fork a run while nothing is in progress. `pending` are its planned intents.
+
+    Return the state and what to do next: new intents if there are any, else those planned before.
 
     A planned model call is planned again under the limits, model and temperature that apply now. If
     a limit is already used up, the run ends instead, with no intents.

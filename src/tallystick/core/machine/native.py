@@ -61,7 +61,7 @@ def kind_of(command: Command) -> ProgramKind:
 def reply_in_prompt(state: RunState, reply: Reply, text: str) -> str:
     """Return a reply as the prompt shows it: its commands, in the form the model is asked to write.
 
-    Without commands, it is the beginning of the text.
+    Without commands, it is the first 2,000 characters of the text.
     """
     native = is_native_run(state.started)
     said = "\n\n".join(command_text(each, native=native) for each in reply.commands)
@@ -71,7 +71,8 @@ def reply_in_prompt(state: RunState, reply: Reply, text: str) -> str:
 def identify_program(state: RunState, event: ProgramFinished) -> tuple[str, bool]:
     """Return the digest of a program with its result, and True if the run had the same before.
 
-    Files change what a program means: natively, only the one right before it counts.
+    The program is still first in the queue. Files change what a program means: natively, only the
+    one right before it counts.
     """
     source = as_program(state.queue[0])
     pair = digest(canonical([source, event.stdout, event.value, event.stop]))
@@ -90,8 +91,8 @@ def prepare_retry(state: RunState) -> RunState:
 def note_names_made(state: RunState, event: ProgramFinished) -> RunState:
     """Return the state with the names that a program made, as far as its source shows.
 
-    The program is still first in the queue. One that was stopped from outside has left the
-    namespace as it was.
+    The program is still first in the queue. The state stays as it is if the run is not native, the
+    command is no Python, or it was stopped from outside: that left the namespace as it was.
     """
     command = state.queue[0]
     if not is_native_run(state.started) or not isinstance(command, Code):
@@ -108,8 +109,8 @@ def note_names_made(state: RunState, event: ProgramFinished) -> RunState:
 def note_restart(state: RunState, event: RunResumed | RunForked) -> RunState:
     """Return the state after a resume or fork, with a notice for the model about the restart.
 
-    It lists the names that are gone, and the files that could not be kept. Without either, the
-    state stays as it is.
+    It lists the last 40 names that are gone, and the first 20 files that could not be kept. The
+    state stays as it is if the run is not native, or if no program has run and no file is gone.
     """
     native = state.native
     if not is_native_run(state.started) or not (native.ran or event.files_missing):
@@ -132,7 +133,7 @@ def note_restart(state: RunState, event: RunResumed | RunForked) -> RunState:
 
 
 def add_restart_note(state: RunState) -> RunState:
-    """Return the state with the notice of a restart at the end of the prompt.
+    """Return the state with the notice of a restart at the end of the prompt, if there is one.
 
     The earlier request may never have been recorded, so the next one does not refer to it.
     """

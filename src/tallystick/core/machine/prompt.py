@@ -42,7 +42,10 @@ _QUOTED = re.compile(r"'([A-Za-z_][\w.]{0,60})'")
 
 
 def data_names(started: RunStarted) -> tuple[str, ...]:
-    """Return the names under which a program finds its data, the most useful first."""
+    """Return the names under which a program finds its data, the most useful first.
+
+    They are the views, with `lines` last, and then the texts and values that the run was given.
+    """
     views = dict.fromkeys(view.name for view in started.views)
     names = [name for name in views if name != "lines"]
     if "lines" in views:
@@ -51,12 +54,18 @@ def data_names(started: RunStarted) -> tuple[str, ...]:
 
 
 def uses_data(source: str, started: RunStarted) -> bool:
-    """Return True if a program names any of its data, or opens it as a file."""
+    """Return True if a program has a name of its data, or `open`, as a word anywhere in it."""
     return not {*data_names(started), "open"}.isdisjoint(_WORD.findall(source))
 
 
 def advice(failure: ProgramFailure, started: RunStarted) -> str | None:
-    """Return a line of help for this failure, or None if there is no certain one."""
+    """Return help for this failure in a line, or None if there is no certain one.
+
+    A column that does not exist gives a line for each of up to four tables. Missing files and
+    modules of a native run give none.
+    """
+    # The cases go from narrow to wide: `import skills` fails like any other missing module, but
+    # needs another line.
     names = ", ".join(f"`{name}`" for name in data_names(started))
     if started.backend != "wasm" and failure.kind in _OF_FILES:
         # A native run has files and packages, and this module does not know which.
@@ -100,7 +109,10 @@ def _search(started: RunStarted) -> str:
 
 
 def _column_advice(message: str, views: tuple[ViewRef, ...]) -> str | None:
-    """Return the columns of the tables, if a program asked for a column that no table has."""
+    """Return the columns of up to four tables, if a program asked for one that no table has.
+
+    None if there is no table or one has it. At most 20 columns of each are named.
+    """
     tables = [view for view in views if view.kind == "table"]
     known = {column for view in tables for column, _ in view.columns}
     if not tables or message.strip("'\"") in known:
@@ -163,7 +175,7 @@ _HOSTS_MAX = 20
 
 
 def native_system(started: RunStarted) -> str:
-    """Return the fixed part of a native run, with the hosts that its programs can reach."""
+    """Return the fixed part of a native run, with up to 20 hosts that its programs can reach."""
     hosts = [each.removeprefix(NET) for each in started.grants if each.startswith(NET)]
     named = ", ".join(hosts[:_HOSTS_MAX]) + (" ..." if len(hosts) > _HOSTS_MAX else "")
     return _NATIVE_SYSTEM.format(network=_OPEN.format(hosts=named) if hosts else _CLOSED)
@@ -264,7 +276,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def opening(started: RunStarted) -> tuple[Message, ...]:
-    """Return the fixed part and the task, with the request for code last."""
+    """Return the fixed part and the task, with the request for code last.
+
+    They are two messages, `system` and `task`. Runs of the previous prompts get those.
+    """
+    # What differs least from run to run comes first, so that servers can cache it. The time and the
+    # task come late, and what to do now is the last thing that a model reads.
     system = _WASM_SYSTEM if started.backend == "wasm" else native_system(started)
     if started.strategy == "recursive":
         system = f"{system}\n\n{_recursive(started)}"
@@ -304,7 +321,8 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
 def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
     """Return the functions that the caller gave the run, each with its description.
 
-    Functions of the runtime, of attachments and of the memory are left out.
+    Functions of the runtime (`outputs`, `llm_query`, `rlm_query`, `budget`, `skills`), of
+    attachments and, in a run with a memory, of the memory are left out.
     """
     remembers = _OF_MEMORY if started.memory is not None else frozenset()
     return tuple(
@@ -315,12 +333,13 @@ def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
 
 
 def _sample_calls(started: RunStarted) -> str:
-    """Return a program that calls the first tools.
+    """Return a paragraph with a fenced program that calls up to three tools.
 
-    Its arguments are names, which stand for no value.
-
-    A weak model runs what it is shown: with values in it, that could have an effect.
+    They are the first whose signature can be read; "" if there is none. Arguments are the names of
+    the parameters.
     """
+    # A weak model runs what it is shown. With values in it, that could have an effect; a name that
+    # stands for no value fails first.
     calls = [call for name, doc in tools(started) if (call := _sample_call(name, doc))]
     shown = "\n".join(f"print({call})" for call in calls[:_SAMPLES_MAX])
     return f"\nThey are called like this:\n```python\n{shown}\n```" if shown else ""
@@ -351,7 +370,7 @@ def _recursive(started: RunStarted) -> str:
 
 
 def _pieces(started: RunStarted) -> str:
-    """Return a line that cuts the data of this run into pieces."""
+    """Return a line that cuts the first text of this run into pieces, or two invented ones."""
     kept = [(each.name, each.key) for each in started.texts]
     kept += [(each.name, each.key) for each in started.inputs]
     if not kept:
@@ -366,7 +385,10 @@ def _pieces(started: RunStarted) -> str:
 
 
 def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
-    """Return a prompt with the texts in it whole, which asks for the answer itself."""
+    """Return a prompt with the texts in it whole, which asks for the answer itself.
+
+    `texts` are those of `started.files`, in that order. It is two messages, as in `opening`.
+    """
     said = [
         f"--- {name!r} ---\n{text}"
         if variable == "context"
@@ -392,7 +414,10 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
 
 
 def has_nothing_to_read(started: RunStarted) -> bool:
-    """Return True if a program of this run would find nothing: no text, no tool, no memory."""
+    """Return True if a program of this run would find nothing.
+
+    Such a run is no native one, and has no data, tools, skills, memory, session or vocabulary.
+    """
     return (
         started.backend == "wasm"
         and not (started.files or started.texts or started.inputs or started.values)
@@ -418,7 +443,7 @@ def _time(started: RunStarted) -> list[str]:
 
 
 def _user_skills(started: RunStarted, *, files: bool = False) -> list[str]:
-    """Return the instructions that the user put first.
+    """Return the instructions that the user put first, a text for each skill.
 
     With `files`, programs read them, and are shown how to reach the files of each skill.
     """
@@ -459,7 +484,7 @@ REPEATED = (
 
 
 def _function_line(name: str, doc: str) -> str:
-    """Return a function's signature and the first line of its description."""
+    """Return a function's signature, or else `name(...)`, and one line of its description."""
     lines = [line.strip() for line in doc.splitlines() if line.strip()]
     head = lines[0] if lines and lines[0].startswith(f"{name}(") else f"{name}(...)"
     rest = lines[1:] if lines and lines[0].startswith(f"{name}(") else lines
@@ -467,7 +492,11 @@ def _function_line(name: str, doc: str) -> str:
 
 
 def rebound_tools(source: str, started: RunStarted) -> tuple[str, ...]:
-    """Return the names of tools that a program binds to something of its own."""
+    """Return the names of tools that a program binds to something of its own, each once.
+
+    Of a tool `mail.send` that is `mail`. None of a run of the previous prompts, or of a program
+    that cannot be parsed.
+    """
     roots = _roots(started)
     tree = tree_of(source) if roots and not is_older(started) else None
     made = [name for each in tree.body for name in names_bound(each)] if tree is not None else []
@@ -490,7 +519,8 @@ def observation(
     """Return the message about the result of a program, with what to do next at the end.
 
     `rebound` are tools whose names the program took for something else, `told` those of the program
-    before it. Their names were back when this one began, and the model knows.
+    before it. Their names were back when this one began, and the model knows. With `notes`, those
+    come last and take the place of the request to answer.
     """
     said = [_body(result)]
     if result.names_kept:
@@ -542,7 +572,12 @@ def _name_list(names: tuple[str, ...]) -> str:
 
 
 def _body(result: ProgramFinished) -> str:
-    """Return the result of a program as text: what it printed, how it failed, or its value."""
+    """Return the result of a program as text: what it printed, how it failed, or its value.
+
+    Long parts are cut. A program without any of it gives a sentence, or what its last line
+    assigned. The result of a shell command has another form.
+    """
+    # A program that was given up has no output on record: its message says all that is known.
     if result.stop == ABANDONED and result.failure is not None:
         return result.failure.message
     if isinstance(result.exit_code, int):
@@ -570,7 +605,7 @@ def _body(result: ProgramFinished) -> str:
 
 
 def _shell_body(result: ProgramFinished, exit_code: int) -> str:
-    """Return the result of a command of the shell as text."""
+    """Return the result of a command of the shell as text, with its exit code on the last line."""
     blocks = []
     if result.stdout.strip():
         blocks.append(f"stdout:\n{cut(result.stdout, _OUTPUT_CHARS_MAX)}")
@@ -583,9 +618,10 @@ def _shell_body(result: ProgramFinished, exit_code: int) -> str:
 
 
 def last_value(result: ProgramFinished) -> str | None:
-    """Return what the model was last shown: the value, or else what was printed.
+    """Return what the model was last shown, in at most about 4,000 characters.
 
-    None if the program failed or showed nothing.
+    It is the value, else what was printed, else what the last line assigned. None if the program
+    failed or showed nothing.
     """
     if result.failure is not None:
         return None
@@ -596,7 +632,10 @@ def last_value(result: ProgramFinished) -> str | None:
 
 
 def cut(text: str, chars_max: int) -> str:
-    """Keep head and tail of a long text, and say between them how to see the rest."""
+    """Keep head and tail of a long text, and say between them how to see the rest.
+
+    `chars_max` is without that line. Line ends at the end of the text are left out in any case.
+    """
     text = text.rstrip("\n")
     if len(text) <= chars_max:
         return text

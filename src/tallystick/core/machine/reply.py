@@ -89,14 +89,20 @@ class _Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fenced_block(source: str, language: str = "python") -> str:
-    """Return a program in the form a model is asked to write; `parse_reply` reads the same back."""
+    """Return a program in the form a model is asked to write; `parse_reply` reads the same back.
+
+    The fence is longer than any run of backticks in the program, and at least three.
+    """
     longest = max((len(run) for run in _BACKTICKS.findall(source)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{source}\n{fence}"
 
 
 def parse_reply(text: str, *, cut: bool = False) -> Reply:
-    """Read a reply; never raises. `cut` is True if it ended at the token limit."""
+    """Read a reply; never raises. `cut` is True if it ended at the token limit.
+
+    A reply with more than 1,000 blocks and commands has none, and a problem.
+    """
     reader = _Reader(text, cut=cut)
     reader.read()
     return reader.reply()
@@ -150,7 +156,7 @@ class _Reader:
         self._pass_prose(len(self.text))
 
     def reply(self) -> Reply:
-        """Return what was read.
+        """Return what was read. Call it once, after `read`.
 
         A reply that is a program as a whole is returned as that program.
         """
@@ -287,7 +293,12 @@ class _Reader:
             self._pass_prose(opening.end())
 
     def _bare_program(self) -> str | None:
-        """Find a program without a fence, or in front of a closing one that was never opened."""
+        """Find a program without a fence, or in front of a closing one that was never opened.
+
+        None inside reasoning that is not closed, and if the first fence has a language or a command
+        was read beside it. None also for more than 32,768 characters, and for text that is no
+        Python or does nothing.
+        """
         if self.outside is not None:
             return None
         end = len(self.text)
@@ -303,7 +314,11 @@ class _Reader:
     # The end of a block.
 
     def _block(self, opening: re.Match[str], *, fence: str, indent: str) -> _Block:
-        """Return the content of a fence, up to the first closing line that fits."""
+        """Return the content of a fence, up to the first closing line that fits.
+
+        Of eight closing lines, the first is taken if none fits. Without one, it is the rest of the
+        reply, or nothing for a bare fence before more than 32,768 characters.
+        """
         start = min(opening.end() + 1, len(self.text))
         crlf = "\r" if opening[0].endswith("\r") else ""
         first: _Block | None = None
@@ -369,7 +384,10 @@ class _Reader:
 
 
 def _dedent(content: str, indent: str) -> str:
-    """Take the fence's own indentation off the lines that have it, if the first line has it."""
+    """Take the fence's own indentation off the lines that have it.
+
+    Nothing is taken off if the first line that is not blank lacks it.
+    """
     blank = len(content) - len(content.lstrip())
     first_line = content.rfind("\n", 0, blank) + 1
     if not indent or not content.startswith(indent, first_line):
@@ -391,7 +409,10 @@ _Native = Run | Snapshot | Rollback
 
 
 def command_text(command: Command, *, native: bool = False) -> str:
-    """Return a command in the form the model is asked to write."""
+    """Return a command in the form the model is asked to write.
+
+    Of a command that runs of this kind do not have, it is the name alone.
+    """
     if isinstance(command, Code):
         return fenced_block(command.source)
     if native and isinstance(command, Run):
@@ -415,7 +436,8 @@ def command_name(command: Command) -> str:
 def as_program(command: Command) -> str:
     """Return the program of a command; for one of a native session, its command line or its name.
 
-    `FINAL(total)` outside a block names a variable more often than the word: the program knows.
+    The command is one that `is_program` accepts. `FINAL(total)` outside a block names a variable
+    more often than the word: the program knows.
     """
     if isinstance(command, Code):
         return command.source
@@ -430,12 +452,16 @@ def as_program(command: Command) -> str:
 
 
 def is_native(command: Command) -> bool:
-    """Return True if a command needs a shell, or files."""
+    """Return True if a command needs a shell, or files: `RUN`, `SNAPSHOT` and `ROLLBACK`."""
     return isinstance(command, _Native)
 
 
 def is_program(command: Command, *, native: bool = False) -> bool:
-    """Return True if a command is carried out by running something."""
+    """Return True if a command is carried out by running something.
+
+    A `FINAL` is, if its text could be the name of a variable. Those of a native session are only
+    with `native`.
+    """
     if native and is_native(command):
         return True
     if isinstance(command, Final):

@@ -206,7 +206,7 @@ class SplitResult(NamedTuple):
 
 
 def with_first_skills(state: RunState) -> RunState:
-    """Return the first state with the skills that the user put first.
+    """Return the first state with the skills that the user put first, or as it is without any.
 
     A run that a program of another run began is limited to what the skills of that one allow.
     """
@@ -221,7 +221,11 @@ def with_first_skills(state: RunState) -> RunState:
 
 
 def after_answer(state: RunState, event: Event) -> RunState:
-    """Return the state after a host's answer, with the skill that it loaded, used or found."""
+    """Return the state after a host's answer, with the skill that it loaded, used or found.
+
+    It stays as it is after any other event. Of the skills that searches of one program found, the
+    first counts.
+    """
     if not isinstance(event, HostAnswered):
         return state
     skills = state.skills
@@ -249,7 +253,8 @@ def after_answer(state: RunState, event: Event) -> RunState:
 def split_instructions(state: RunState, event: ProgramFinished) -> SplitResult:
     """Split the result of a program: what it printed, and the instructions that it loaded, whole.
 
-    If the program only searched for skills, the note tells how to load the first one.
+    If the program only searched for skills, the note tells how to load the first one. A text of
+    instructions is cut at 16,000 characters; after 33,000 in all, skills are only named.
     """
     texts = tuple(dict.fromkeys(state.skills.texts))
     if not texts:
@@ -288,7 +293,7 @@ def _without_text(stdout: str, text: str) -> str:
 
 
 def after_program(state: RunState) -> RunState:
-    """Return the state after a program. Skills that it loaded narrow the programs that follow.
+    """Return the state after a program: skills that it loaded narrow the programs that follow.
 
     Their instructions have been shown, so they are not kept.
     """
@@ -302,7 +307,7 @@ def after_program(state: RunState) -> RunState:
 
 
 def allows(tools: tuple[tuple[str, ...], ...], name: str) -> bool:
-    """Return True if every skill that was loaded allows a function.
+    """Return True if every skill that was loaded allows a function, also if none was loaded.
 
     `*` is all of them, `namespace:mail` those of the group `mail`, any other the one of that name.
     """

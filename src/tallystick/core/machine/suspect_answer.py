@@ -36,7 +36,8 @@ _VALUE = re.compile(rf"[^{_SEPARATORS}]*")
 def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) -> list[str]:
     """Return a line for each word in a program's comparisons that is no whole value of the data.
 
-    At most four lines; words in `known` are skipped.
+    At most four lines. Words in `known` are skipped, as are those of fewer than 2 or more than 60
+    characters and those that the data has as JSON escapes. None without texts.
     """
     facts: list[str] = []
     if not texts:
@@ -50,9 +51,9 @@ def mismatches(source: str, texts: Sequence[str], *, known: Sequence[str] = ()) 
 
 
 def line_with(word: str, texts: Sequence[str]) -> str | None:
-    """Return the line of the data with the first occurrence of a word, cut around it.
+    """Return the line of the first text that has a word, cut to 200 characters around it.
 
-    None if none.
+    None if no text has it.
     """
     for text in texts:
         at = text.find(word)
@@ -65,7 +66,7 @@ def line_with(word: str, texts: Sequence[str]) -> str | None:
 
 
 def _words(source: str) -> list[str]:
-    """Return the texts that a program compares something with."""
+    """Return the texts of 2 to 60 characters that a program compares something with."""
     tree = tree_of(source)
     if tree is None:
         return []
@@ -152,7 +153,8 @@ _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
 def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
     """Return the names in a question that are in the data too: an answer has to do with them.
 
-    They are quoted words, words with a capital inside a sentence, and words with a digit.
+    They are quoted words, words with a capital inside a sentence, and words with a digit; each has
+    a letter. Only the first 20 in the question are looked for.
     """
     found = [match[1] or match[2] or match[3] for match in _NAMED.finditer(goal)]
     return tuple(
@@ -171,6 +173,7 @@ def doubt_of(
 
     `read` says that a program has used the data. `seen` is False for an answer that was written in
     a program before its output was seen. `unnamed` are values of the question that no program has.
+    The order is: unseen, unnamed, unread, empty, echo. Without data, only the first two are tested.
     """
     if not seen:
         return "unseen"
@@ -186,7 +189,10 @@ def doubt_of(
 
 
 def _is_echo(answer: str, question: str) -> bool:
-    """Return True if an answer is words of the question, which offered no choice."""
+    """Return True if an answer of 4 characters or more is words of the question.
+
+    False for an answer without letters, and if the question offers a choice (` or `).
+    """
     words = answer.strip().strip("'\"").lower()
     return (
         len(words) >= _ECHO_CHARS_LEAST
@@ -197,18 +203,21 @@ def _is_echo(answer: str, question: str) -> bool:
 
 
 def is_empty(text: str) -> bool:
-    """Return True if a value says that nothing was found."""
+    """Return True if a value says that nothing was found: empty, zero, -1, none, null, nan, []."""
     return text.strip().strip("'\"").lower() in _EMPTY
 
 
 def printed_empty(result: ProgramFinished) -> bool:
-    """Return True if a program printed a zero or an empty list, and nothing else."""
+    """Return True if a program printed only a value that says that nothing was found (`is_empty`).
+
+    It must not have failed, nor have a value of its last line.
+    """
     said = bool(result.stdout.strip()) and is_empty(result.stdout)
     return said and result.failure is None and result.value is None
 
 
 def still_unnamed(unnamed: Sequence[str], source: str, result: ProgramFinished) -> tuple[str, ...]:
-    """Return the values of the question that are in no program and no output yet."""
+    """Return those of `unnamed` that are neither in a program nor in its output, in any case."""
     said = f"{source}\n{result.stdout}\n{result.value or ''}".lower()
     return tuple(name for name in unnamed if name.lower() not in said)
 
@@ -274,7 +283,10 @@ def question(
     unnamed: tuple[str, ...] = (),
     source: str = "",
 ) -> str:
-    """Return the message that asks about an answer that was not taken at once."""
+    """Return the message that asks about an answer that was not taken at once.
+
+    `source` is the program that gave it. An answer is quoted up to 2,000 characters.
+    """
     if len(answer) > _QUOTED_CHARS_MAX:
         # An answer may be longer than any prompt.
         answer = f"{answer[:_QUOTED_CHARS_MAX]}... ({len(answer):,} characters in all)"

@@ -57,8 +57,8 @@ def charge_of(
 ) -> Charge:
     """Return the charge of a call. An attempt at a model counts as settled, or else as reported.
 
-    A call that was refused costs nothing. A script of a skill is charged to the run, with its host
-    calls and fuel.
+    Then its price is unknown. A call that was refused costs nothing. A script of a skill is charged
+    to the run, with its host calls and fuel.
     """
     if isinstance(event, HostAnswered):
         if isinstance(event.skill, SkillUsed):
@@ -92,7 +92,10 @@ def charge_of_child(charge: Charge) -> Charge:
 # turn needs a reply and tokens, so those stop at the limit. A turn need not call the host, so a run
 # that used exactly its host calls may continue.
 def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
-    """Return the stop reason and detail if a limit allows no further turn, else None."""
+    """Return the stop reason and detail if a limit allows no further turn, else None.
+
+    It names the first of several. The limits of model calls and depth are not looked at here.
+    """
     if used.turns >= limits.turns:
         return "max_turns", f"all {limits.turns:,} turns used"
     if used.wall_ms >= limits.wall_ms:
@@ -111,7 +114,9 @@ def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
 def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> bool:
     """Return True if a limit would probably refuse the turn after the next.
 
-    `prompt_bound` is an upper bound of the prompt's tokens: so many are reserved for it.
+    So it is if one turn is left, more than 80 % of the time is used, or two more turns like the
+    average would use up tokens or money. `prompt_bound` is an upper bound of the tokens of the
+    next prompt, which are reserved for it.
     """
     spent = used.tokens_in + used.tokens_out
     turns = max(1, used.turns)
@@ -125,15 +130,19 @@ def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> b
 
 
 def tokens_out_max(limits: RunLimits, used: Charge) -> int:
-    """Return the token limit of the next reply: `reply_tokens`, or what is left if that is less."""
+    """Return the token limit of the next reply: `reply_tokens`, or what is left if that is less.
+
+    It is below 1 if nothing is left; `over` says so.
+    """
     return min(limits.reply_tokens, limits.tokens - used.tokens_in - used.tokens_out)
 
 
 def share_notice(limits: RunLimits, used: Charge, *, told: int) -> tuple[int, str] | None:
     """Return the per cent of its budget that a run has newly passed, and the notice about it.
 
-    `told` is the share of the last notice. Only tokens and money count: programs can spend both
-    many times over in one turn. None if no further share is passed.
+    There are notices at 50, 80 and 95 per cent, for the one of tokens and money that is used more;
+    programs can spend both many times over in one turn. `told` is the share of the last notice.
+    None if no further share is reached.
     """
     spent = used.tokens_in + used.tokens_out
     shares = [(_share(spent, limits.tokens), f"{spent:,} of {limits.tokens:,} tokens")]
@@ -156,8 +165,8 @@ def messages_after_reply(
 ) -> tuple[Message, ...]:
     """Return the prompt of the next turn: the observations of the last reply are at its end.
 
-    `afresh` removes the last reply: the observations are added to the message before it. A model
-    that sees its own mistake copies it.
+    `afresh` removes the last message, which is the reply: the observations are added to the one
+    before it. A model that sees its own mistake copies it.
     """
     text = "\n\n".join(message.text for message in observed)
     parts = "+".join(message.part for message in observed)
@@ -182,7 +191,8 @@ def plan_request(
 ) -> tuple[RunState, AskModel]:
     """Return the next model call, and the state that waits for its reply.
 
-    The messages are asked as they are. The first attempt begins a turn.
+    The messages are asked as they are, with the notice of a restart if one waits. The first attempt
+    begins a turn. A repeated program raises the temperature to 0.7 at least, if one is set.
     """
     state = add_restart_note(state)
     reply_max = tokens_out_max(state.started.limits, state.charge)
@@ -255,7 +265,10 @@ def _temperature(state: RunState) -> float | None:
 
 
 def changed(started: RunStarted, event: RunResumed | RunForked) -> RunStarted:
-    """Return the start of a run with the limits, model and temperature of a resume or fork."""
+    """Return the start of a run with the limits, model and temperature of a resume or fork.
+
+    What the event leaves open stays. A resume changes the limits only.
+    """
     if event.limits is not None:
         started = msgspec.structs.replace(started, limits=event.limits)
     if isinstance(event, RunForked):
@@ -297,14 +310,15 @@ _DENIED = "A person looked at this program and did not allow it."
 
 
 def program_of(state: RunState) -> str:
-    """Return the source of the next program."""
+    """Return the source of the next program, which is the first command in the queue."""
     return as_program(state.queue[0])
 
 
 def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
-    """Return the intent to run the next program, and its state.
+    """Return the state and the intent to run the next program.
 
-    A vocabulary has it checked before.
+    If the run has a vocabulary and the program has not passed it yet, the intent is to check it.
+    Snapshots and rollbacks are not checked.
     """
     sha256 = digest(program_of(state).encode("utf-8", "surrogatepass"))
     kind = kind_of(state.queue[0])
@@ -331,7 +345,10 @@ def next_program(state: RunState) -> tuple[RunState, RunProgram | CheckProgram]:
 
 
 def skip_command(state: RunState, name: str) -> RunState:
-    """Return the state after a command that this run does not have, with a message that says so."""
+    """Return the state after a command that this run does not have, with a message that says so.
+
+    The command leaves the queue, and counts as a refusal.
+    """
     refused = Message(
         role="user",
         part=f"refused:{state.turn}:{state.part}",
@@ -349,8 +366,8 @@ def skip_command(state: RunState, name: str) -> RunState:
 def apply_check(state: RunState, event: ProgramChecked) -> RunState:
     """Return the state after a vocabulary check.
 
-    It has the feedback for the model, how often programs were refused in a row, and the program
-    that waits for a person.
+    It has the feedback for the model, if any, and how often programs were refused in a row. After
+    the decision `escalate`, `held` has the commands that wait for a person.
     """
     state = msgspec.structs.replace(
         state,
@@ -367,8 +384,8 @@ def apply_check(state: RunState, event: ProgramChecked) -> RunState:
 def apply_decision(state: RunState, event: RunResumed | RunForked) -> RunState | None:
     """Return the state after a person's decision about the program that waited.
 
-    An approved program runs next. If it is denied, a message says so, and the model may write
-    another. None if no program waited, or nothing was decided.
+    An approved program runs next, without another check. If it is denied, a message says so, and
+    the model may write another. None if no program waited, nothing was decided, or it is a fork.
     """
     if not state.held or isinstance(event, RunForked) or event.decision is None:
         return None
@@ -385,10 +402,10 @@ def _add_notice(state: RunState, part: str, text: str) -> RunState:
 
 
 def printed_nothing_found(state: RunState, event: ProgramFinished) -> bool:
-    """Return True if a program over the data printed a zero or an empty list, and nothing else.
+    """Return True if a program over the data printed a value for nothing found, and nothing else.
 
-    It must be the only program of its reply, and the model must not have been asked about that
-    before.
+    `printed_empty` tells. It must be the only program of its reply, and the model must not have
+    been asked about that before.
     """
     return (
         state.part == 1
@@ -400,7 +417,11 @@ def printed_nothing_found(state: RunState, event: ProgramFinished) -> bool:
 
 
 def next_notices(state: RunState) -> tuple[list[Message], int]:
-    """Return the messages for the next turn, and the share of its budget that they state."""
+    """Return the messages for the next turn, and the share of its budget that counts as stated.
+
+    The request to answer now takes the place of a notice about the budget, and its share counts as
+    stated too. A direct prompt is not asked to answer now.
+    """
     observed = list(state.observed)
     limits, used = state.started.limits, state.charge
     told = share_notice(limits, used, told=state.told)
@@ -439,7 +460,11 @@ def _without_past_use(limits: RunLimits, used: Charge) -> tuple[RunLimits, Charg
 
 
 def end_of(state: RunState, stop: StopReason, detail: str) -> RunEnded:
-    """Return the end of a run, with its answer or its best partial answer."""
+    """Return the end of a run, with its answer or its best partial answer.
+
+    That is `partial` of the state, else the last reply that answered in words, else None. Runs of
+    the previous prompts have no answers in words.
+    """
     answered = stop == "answered"
     partial = state.partial
     if partial is None and not prompt.is_older(state.started):

@@ -291,7 +291,7 @@ class SkillUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 
     @property
     def said(self) -> str:
-        """The use in two words, as the evidence names it."""
+        """The use as the evidence names it, such as `script clean.py`."""
         return f"{self.how} {self.what}"
 
 

@@ -86,7 +86,10 @@ _RESERVED_FLAGS = frozenset(
 
 
 def holds_reservations(receipt: Receipt) -> bool:
-    """Return True if a receipt counts reservations because no cost was reported."""
+    """Return True if a receipt has a call that was charged as reserved, in one figure at least.
+
+    The flags of its models tell. It may be that nothing was reported, or nothing that can be true.
+    """
     return any(name in _RESERVED_FLAGS for line in receipt.models for name, _ in line.flags)
 
 
@@ -97,7 +100,10 @@ class ReceiptIssued(msgspec.Struct, frozen=True, kw_only=True, tag="receipt.issu
 
 
 def harn_fields(receipt: Receipt) -> dict[str, object]:
-    """Return the receipt under the names of `harn.receipt.v1`. Costs are in dollars there."""
+    """Return the receipt under the names of `harn.receipt.v1`. Costs are in dollars there.
+
+    They are of the priced calls only; `metadata` counts the others.
+    """
     return {
         "schema": "harn.receipt.v1",
         "id": receipt.id,

@@ -136,7 +136,10 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
-    """Return the time zone of a start and its offset, as they are recorded: UTC is left out."""
+    """Return the time zone of a start and its offset in seconds, as they are recorded.
+
+    For UTC both are `UNSET`, so that they are left out.
+    """
     if clock.timezone == UTC:
         return msgspec.UNSET, msgspec.UNSET
     return clock.timezone, clock.utc_offset_s
@@ -364,7 +367,10 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(body: bytes) -> Record:
-    """Return the record that bytes hold. Raise `msgspec.MsgspecError` if they hold none."""
+    """Return the record that bytes hold.
+
+    Raise `msgspec.MsgspecError`, `UnicodeDecodeError` or `RecursionError` if they hold none.
+    """
     record: Record = _decode(body)
     return record
 

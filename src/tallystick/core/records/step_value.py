@@ -59,8 +59,8 @@ class _Unfit(Exception):
 def kept_value(value: object, refer: Callable[[object], RunRef | None]) -> KeptValue:
     """Return a value as it is kept, or `NOT_KEPT` if it cannot be read back exactly.
 
-    Its text has at most 65,536 bytes. `refer` returns the reference of a part that is a run, None
-    for any other.
+    Its text has at most 65,536 bytes, and 64 levels. `refer` is called for each part that is no
+    JSON value. It returns the reference of a run, or None for anything else, which is not kept.
     """
     writing = _ValueWriter(refer)
     try:
@@ -76,7 +76,8 @@ def kept_value(value: object, refer: Callable[[object], RunRef | None]) -> KeptV
 def value_of(kept: KeptValue, find: Callable[[RunRef], object]) -> object:
     """Return the value that was kept, with what `find` returns for each run in it.
 
-    Raise `ValueError` if no value was kept or its text is malformed, and what `find` raises.
+    `find` is called once for each place of a run, in the order of the value. Raise `ValueError` if
+    no value was kept or its text is malformed, and what `find` raises.
     """
     if not kept.kind:
         raise ValueError("no value was kept")
@@ -97,6 +98,7 @@ class _ValueWriter:
 
         Raise `_Unfit` if it is too large, too deep, or of another type.
         """
+        # Exact types only: a subclass would be read back as the type that it is derived from.
         kind = type(value)
         # Each part is a byte at least, and so is each character.
         self._bytes += len(value) if isinstance(value, str) else 1
@@ -141,7 +143,11 @@ def _with_runs(form: object, find: Callable[[RunRef], object]) -> object:
 
 
 def arguments_digest(args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-    """Return the SHA-256 of the arguments of a step, "" if they have no canonical form."""
+    """Return the SHA-256 of the arguments of a step, "" if they have no canonical form.
+
+    They have one if they consist of JSON values, bytes, tuples, structs and dataclasses. There may
+    be 65,536 parts, 16 MiB of text and bytes, and 64 levels.
+    """
     reading = _ArgumentReader()
     try:
         form = [reading.form(args, 0), reading.form(dict(kwargs), 0)]

@@ -47,7 +47,11 @@ _Row = tuple[str, str]
 
 
 def unified_diff(a: str | None, b: str | None) -> tuple[str, ...]:
-    """Return the lines of a unified diff, without file names. None is a text without lines."""
+    """Return the lines of a unified diff, without file names; none if the texts are equal.
+
+    None is a text without lines. If more than 600 lines remain between the common beginning and
+    end, they are shown as removed and added, whole.
+    """
     if a == b:
         return ()
     return tuple(_hunk_lines(_rows(_lines(a), _lines(b))))
@@ -240,7 +244,10 @@ class RunDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference_of(a: Iterable[Record], b: Iterable[Record]) -> RunDifference:
-    """Compare two runs by their records, or by the part of them that there is."""
+    """Compare two runs by their records, or by the part of them that there is.
+
+    Two runs without any record are `same`.
+    """
     one, other = outline_of(a), outline_of(b)
     started, given = _compare_given(one.started, other.started)
     turns: list[TurnDifference] = []
@@ -351,7 +358,7 @@ def _compare_turns(number: int, one: Outline, other: Outline, *, already: bool) 
 def _outcome_of(turn: Turn) -> tuple[str, str, bool] | None:
     """Return the outcome of asking the model: its reply, or why there is none.
 
-    None if not asked.
+    None if no outcome is recorded.
     """
     if turn.replied is not None:
         return "replied", turn.replied.text, turn.replied.cut

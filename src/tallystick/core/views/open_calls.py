@@ -87,6 +87,7 @@ def open_calls(records: Iterable[Record]) -> list[OpenCall]:
     """Return the calls without an outcome, in the order in which they were begun.
 
     After a resume that did not halt on calls in doubt, calls of finished programs are left out.
+    Child runs are not calls here: each has open calls of its own.
     """
     begun: dict[_Key, OpenCall] = {}
     finished: frozenset[int] = frozenset()
@@ -114,22 +115,24 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
     """Return the calls that were left after they were sent, and that a resume would repeat.
 
     A call is left out once it was asked again, or its program has its answer or has ended. So are
-    all calls before a resume with `retry`, which accepts to pay again.
+    all calls before a resume with `retry`, which accepts to pay again. An outcome whose call was
+    never begun, as a hostile file may have one, leaves nothing.
     """
     asked: dict[_Key, AskModel | QueryAsked] = {}
     left: dict[_Key, AskModel | QueryAsked] = {}
     for record in records:
         match record:
             case AskModel():
+                # The next model call of a turn repeats the one that was left, with another intent.
                 left = {key: each for key, each in left.items() if isinstance(each, QueryAsked)}
                 asked[record.intent, -1] = record
             case QueryAsked():
                 left.pop((record.intent, record.item), None)
                 asked[record.intent, record.item] = record
             case ModelFailed(billed=True) if record.reason == LEFT:
-                left[record.intent, -1] = asked[record.intent, -1]
+                left |= _begun(asked, (record.intent, -1))
             case QueryFailed(billed=True) if record.reason == LEFT:
-                left[record.intent, record.item] = asked[record.intent, record.item]
+                left |= _begun(asked, (record.intent, record.item))
             case QueryRefused():
                 left.pop((record.intent, record.item), None)
             case HostAnswered() | ProgramFinished():
@@ -141,6 +144,12 @@ def left_calls(records: Iterable[Record]) -> list[AskModel | QueryAsked]:
     return list(left.values())
 
 
+def _begun(
+    asked: dict[_Key, AskModel | QueryAsked], key: _Key
+) -> dict[_Key, AskModel | QueryAsked]:
+    return {key: asked[key]} if key in asked else {}
+
+
 def _is_answered(call: AskModel | QueryAsked, record: HostAnswered | ProgramFinished) -> bool:
     if isinstance(call, AskModel):
         return False
@@ -148,7 +157,10 @@ def _is_answered(call: AskModel | QueryAsked, record: HostAnswered | ProgramFini
 
 
 def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
-    """Return the open intents, with those of left calls. The calls of a batch are one."""
+    """Return the open intents, with those of left calls. The calls of a batch are one.
+
+    Its `tokens` and `usd` are sums over its open calls; calls of unknown price are in no sum.
+    """
     found: dict[int, OpenIntent] = {}
     turn = 0
     turns: dict[int, int] = {}

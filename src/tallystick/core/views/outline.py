@@ -181,6 +181,7 @@ def outline_of(records: Iterable[Record]) -> Outline:
             case RunEnded() | ReceiptIssued():
                 _add_end(outline, record)
             case record if isinstance(record, _Beside):
+                # Nothing that a turn shows. Steps have a chain of their own.
                 pass
             case _:
                 assert_never(record)
@@ -316,7 +317,10 @@ def _text_digest(text: str) -> str:
 
 
 def inputs_of_run(started: RunStarted) -> dict[str, str]:
-    """Return what a run was given, by name. Data is given by its digest."""
+    """Return what a run was given, as texts by name: `limits.usd`, `inputs.orders`.
+
+    Data is given by its digest. The start of the clock and limits of None are left out.
+    """
     made = {
         name: str(getattr(started, name))
         for name in ("goal", "model", "seed", "template", "guest", "engine")
@@ -349,7 +353,7 @@ def _place(name: str, key: str | None) -> str:
 
 
 def commands_of(turn: Turn) -> tuple[Command, ...]:
-    """Return the commands of the reply, none if it is gone. Parse it once and keep the result."""
+    """Return the commands of the reply, none without one. They are parsed once, and kept."""
     if turn.commands is None:
         said = turn.replied
         turn.commands = () if said is None else parse_reply(said.text, cut=said.cut).commands
@@ -376,7 +380,10 @@ def sources_of(turn: Turn) -> dict[int, Source]:
 
 
 def outputs_of(turn: Turn, part: int) -> dict[str, str] | None:
-    """Return what a program gave, by name, without what is empty. None if it has not finished."""
+    """Return what a program gave, by name, without what is empty.
+
+    None if the part is no program, or it has not finished.
+    """
     ran = turn.programs.get(part)
     if ran is None or ran.finished is None:
         return None

@@ -77,13 +77,14 @@ class Tally:
         self._refused = 0
 
     def add(self, record: Record) -> None:
-        """Count one record. Records have to come in their order."""
+        """Count one record. Records have to come in their order. Other kinds change nothing."""
         match record:
             case RunStarted():
                 self._model = record.model
             case RunForked():
                 self._model = record.model or self._model
             case AskModel():
+                # The model is noted now: a fork may change it before the outcome.
                 self._open[_key(record)] = self._model, _price(record.reserved)
             case QueryAsked():
                 self._open[_key(record)] = record.model, _price(record.reserved)
@@ -99,7 +100,10 @@ class Tally:
                 pass
 
     def receipt(self, started: RunStarted, ended: RunEnded) -> Receipt:
-        """Return the receipt of a run that has ended."""
+        """Return the receipt of a run that has ended, from what was counted so far.
+
+        It counts attempts with an outcome. `completed_at` is the start and the time that was used.
+        """
         given = [started.goal, started.inputs, started.texts, started.images, started.values]
         return Receipt(
             schema=SCHEMA,
@@ -267,7 +271,11 @@ def step_totals(lines: Sequence[StepLine]) -> StepTotals:
 
 
 def harn_step_fields(chain: str, lines: Sequence[StepLine]) -> dict[str, object]:
-    """Return a chain under the names of `harn.receipt.v1`, each step with its own use only."""
+    """Return a chain under the names of `harn.receipt.v1`, each step with its own use only.
+
+    Steps without a receipt are left out of its calls. Its `cost_usd` is the whole chain, its name
+    and status are those of the first line. Raise `IndexError` if there is no line.
+    """
     outermost = lines[0].receipt
     status = "running" if outermost is None else _HARN_STATUS[outermost.status]
     totals = step_totals(lines)

@@ -111,12 +111,12 @@ def bundle_of(
 
 
 def assembled_answer(recalled: Sequence[RecallHit]) -> str:
-    """Return one line for each hit of each recall, in order, or a line that says there is none."""
+    """Return `- ` and the content of each hit, in order; without hits, a line that says so."""
     return "\n".join(f"- {hit.content}" for hit in recalled) or NOTHING_RECALLED
 
 
 def emitted(recalled: Sequence[RecallHit], text: str) -> int:
-    """Return how many of the hits are in a text with their whole content."""
+    """Return how many of the hits are in a text with their whole content; repeats count again."""
     return sum(hit.content in text for hit in recalled)
 
 
@@ -231,7 +231,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def read_program(raw: bytes) -> Program:
-    """Read a program. Raise `InvalidProgram`, whose one line says what is wrong and where."""
+    """Read a program; an empty list passes.
+
+    Raise `InvalidProgram`, whose one line says what is wrong and where, if it has more than 1 MiB
+    or 10,000 operations, is not such JSON, or has an operation that is not allowed.
+    """
     if len(raw) > PROGRAM_BYTES_MAX:
         raise InvalidProgram(
             why=f"it has {len(raw):,} bytes; a program has at most {PROGRAM_BYTES_MAX:,}"
@@ -466,7 +470,10 @@ PYTHON_FORM = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=2_000)
 
 
 class Host(Protocol):
-    """The operations that a program can call, and there are no others."""
+    """The operations that a program can call, and there are no others.
+
+    A `TallystickError` refuses one operation; a `TimeoutError` ends the program as out of time.
+    """
 
     def recall(self, query: str, k: int) -> Sequence[RecallHit]: ...
 
@@ -571,12 +578,18 @@ def run(
     budget: Budget | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Bundle:
-    """Run a program to its end, and return its bundle. Raise a `CodeModeError` if it ends early.
+    """Run a program to its end, and return its bundle.
 
-    `clock` gives milliseconds that only grow. `host` is called in another thread than this one, one
-    call at a time; a call that exceeded the time may still be running there afterwards. An empty
-    program (`EmptyProgram`) and one with an operation that is not allowed (`InvalidProgram`) are
-    refused before anything is charged or asked.
+    Raise a `CodeModeError` if it ends early: `Halted`, `WallTimeExceeded`, `SandboxViolation` if
+    there is no room for what it gathers, or `OperationFailed`.
+
+    `clock` gives milliseconds that only grow; it is called at the start, before each operation, at
+    the end, and when a call seems to have exceeded the time. `host` is called in another thread,
+    one call at a time. A call that exceeded the time may still be running there afterwards.
+
+    An empty program (`EmptyProgram`) and one with an operation that is not allowed
+    (`InvalidProgram`) are refused before anything is charged or asked. `OperationFailed` has an
+    error of the host as its cause; one that is not ours is passed on as it is.
     """
     if not program.operations:
         raise EmptyProgram
@@ -629,6 +642,7 @@ def _perform_all(
         except TimeoutError as error:
             raise out_of_time() from error
         except CodeModeError:
+            # Our own end, such as no room for a hit; it is no failure of the operation.
             raise
         except TallystickError as error:
             raise OperationFailed(
@@ -643,7 +657,7 @@ def _perform_all(
 
 
 def charge_call(fuel_used: int) -> int:
-    """Return the fuel that is used after one more host call."""
+    """Return the fuel that is used after one more host call, at most `FUEL_MAX`."""
     return min(fuel_used + HOST_CALL_FUEL, FUEL_MAX)
 
 

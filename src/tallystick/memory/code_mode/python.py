@@ -98,7 +98,7 @@ class Gathered:
     answer_cut: bool = False
 
     def hold(self, *texts: str) -> None:
-        """Count the bytes of texts. Raise `Stopped` if there is no room for them."""
+        """Count the bytes of texts. Raise `Stopped`, and count none, if they do not fit."""
         size = sum(map(_bytes, texts))
         if self.bytes_held + size > self.bytes_max:
             raise Stopped("memory", f"memory: over {self.bytes_max:,} bytes were recalled")
@@ -202,14 +202,22 @@ class Calls:
         return self._table.names
 
     def fuel_used(self, charge: ProgramCharge) -> int:
-        """Return the fuel of a program and its calls, also of one that was charged and not done."""
+        """Return the fuel of a program and its calls, also of one that was charged and not done.
+
+        Set `gathered.operations` to the number of calls if it was lower.
+        """
         # A request that was too long to read never got here, and counts as a call all the same.
         self._charged = max(self._charged, charge.host_calls)
         self.gathered.operations = max(self.gathered.operations, charge.host_calls)
         return min(charge.fuel + self._charged * HOST_CALL_FUEL, FUEL_MAX)
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Charge a call, and do it. Raise `Stopped` if there is no fuel or time left for it."""
+        """Charge a call, and do it; return its reply, or work that makes it in another thread.
+
+        Raise `Stopped` if there is no fuel or time left for it. The work raises it too if the host
+        gave up by `TimeoutError` or there was no room, and any error of the host that is not ours.
+        Our errors are replies, which the program may catch; the last is kept in `failed`.
+        """
         self._charged = call.index + 1
         if call.fuel + self._charged * HOST_CALL_FUEL > self._fuel:
             raise Stopped("fuel", f"fuel: all {self._fuel:,} units used")
@@ -241,6 +249,7 @@ class Calls:
                 asked = _operation_of(Recall, query=query, k=k)
                 given: list[dict[str, object]] = []
                 for hit in self._host.recall(asked.query, asked.k):
+                    # Counted before it is kept: what is gathered never exceeds its room.
                     gathered.hold(hit.id, hit.content)
                     gathered.recalled.append(hit)
                     given.append({"id": hit.id, "content": hit.content, "score": hit.score})
@@ -374,9 +383,12 @@ async def run_python(
 
     `host` is called in other threads than this one, one call at a time; a call that exceeded the
     time may still be running there afterwards. If the host refuses a call, the program gets an
-    error, which it may catch. Raise `InvalidProgram` for a source that is not Python, of which
-    nothing was run; a `CodeModeError` if the program ends early; and `SandboxError` if the sandbox
-    could not start it.
+    error, which it may catch.
+
+    Raise `InvalidProgram` for a source that is not Python or is too long, of which nothing was run.
+    Raise a `CodeModeError` if the program ends early: `Halted`, `WallTimeExceeded`,
+    `SandboxViolation`, `OperationFailed` or `ProgramFailed`; and `EmptyProgram` if it made no host
+    call. Raise `SandboxError` if the sandbox could not start it.
     """
     try:
         size = len(source.encode("utf-8"))
@@ -435,7 +447,7 @@ def _finish(
     late: bool,
     tokenizer: Tokenizer | None,
 ) -> Bundle:
-    """Return the bundle of a program that ended well. Raise the reason otherwise."""
+    """Return the bundle of a program that ended well. Otherwise raise as `run_python` does."""
     _check_started(result)
     gathered = calls.gathered
     answer = result.metadata.get("answer")
@@ -443,6 +455,8 @@ def _finish(
         answer = result.stdout.strip() or None
     used = calls.fuel_used(result.charge)
     bundle = gathered.bundle(answer, fuel_used=used, tokenizer=tokenizer)
+    # Fuel before time, as before each call: a program that exceeds both ends by the same one. Then
+    # what it lacked, which explains its own failure.
     if result.stop in ("fuel", "host_calls") or used > budget.fuel:
         raise Halted(budget=budget.fuel, partial=bundle, fuel_used=used)
     if result.stop in ("wall", "deadline") or late:
@@ -485,7 +499,10 @@ def _check_started(result: ExecutionResult) -> None:
 
 
 def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
-    """Return what the program used that the sandbox does not have, or None."""
+    """Return what the program used that the sandbox does not have; None if it used no such thing.
+
+    It is told by the stop, by what the guest reports, or by the last line of the traceback.
+    """
     if result.stop == "memory":
         return f"memory beyond {pages} pages"
     error = result.error
@@ -498,6 +515,7 @@ def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
     named = result.metadata.get("capability")
     if isinstance(named, str):
         return one_line(named)[:_CAPABILITY_CHARS_MAX]
+    # The last line is of the error that ended the program; those before may be of its causes.
     last = error.traceback.rstrip("\n").rpartition("\n")[2]
     for kind, pattern, capability in _MISSING:
         if error.kind == kind and pattern.match(last) is not None:

@@ -51,7 +51,7 @@ def has_numpy() -> bool:
 
 
 def pack_vector(values: Sequence[float] | NDArray[np.float32]) -> bytes:
-    """Encode a vector of length one, two bytes for each component."""
+    """Encode a vector of length one, two bytes for each component. Beyond 1 it is cut."""
     return _pack(values, unit=_VECTOR_UNIT, most=_VECTOR_UNIT, code=VECTOR_CODE)
 
 
@@ -81,7 +81,8 @@ def _pack(
 def cosines(query: bytes, vectors: Sequence[bytes]) -> list[float]:
     """Return the cosine of a vector with each of some others, exactly as their bytes have it.
 
-    Raise `UsageError` if the lengths differ, or if `query` is empty.
+    All have length one. Raise `UsageError` if the numbers of bytes differ or are odd, or if `query`
+    is empty.
     """
     if not query or len(query) % 2 or any(len(vector) != len(query) for vector in vectors):
         raise UsageError("vectors of different models or lengths cannot be compared")
@@ -181,7 +182,10 @@ class Codes:
         return self._count
 
     def add(self, vectors: bytes) -> None:
-        """Add the codes of vectors in fixed point, one after the other."""
+        """Add the codes of vectors in fixed point, one after the other.
+
+        Raise `ValueError` if the bytes are not whole vectors.
+        """
         import numpy as np
 
         rows = np.frombuffer(vectors, dtype="<i2").reshape(-1, self._dimensions)
@@ -203,9 +207,10 @@ class Codes:
     ) -> NDArray[np.int64]:
         """Return the numbers of the nearest codes under the mask, ascending.
 
-        They are `count`, or more if some are equally near. With `first`, there are no more than
-        `count`: it chooses among equally near ones. Raise `UsageError` if the mask or the vector
-        has another length than the codes need.
+        They are `count`, or more if some are equally near, or fewer if there are no more. With
+        `first`, there are no more than `count`: it is called at most once, at the end, and chooses
+        among the farthest, which are equally near. Raise `UsageError` if the mask or the vector has
+        another length than the codes need.
         """
         import numpy as np
 

@@ -53,7 +53,7 @@ class Column(Generic[Scalar]):
         return self._room[: self._count]
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
-        """Append values."""
+        """Append values. Arrays that `values` returned before are not to be used after."""
         import numpy as np
 
         end = self._count + len(values)
@@ -138,9 +138,9 @@ class ReplacedStates:
         self._expires_at.extend([end_of(state.expires_at) for state in states])
 
     def importance(self, place: int, seq: int) -> float:
-        """Return the importance of the note at `place` as of a position.
+        """Return the importance of the note at `place` as of a position, from a replaced state.
 
-        It must have had one by then.
+        Raise `IndexError` if it had none that was replaced since.
         """
         import numpy as np
 
@@ -149,7 +149,7 @@ class ReplacedStates:
         return float(self._importance.values[np.flatnonzero(then)[0]])
 
     def at(self, filters: Filters, *, seq: int, at: int) -> NDArray[np.int64]:
-        """Return the places of notes whose state as of `seq` is here and passes the filters.
+        """Return the places of notes whose state as of `seq` was replaced and passes the filters.
 
         `at` is the time that decides what has expired and what is valid.
         """
@@ -350,7 +350,10 @@ class NoteColumns:
         return mask
 
     def authors(self, said: frozenset[str], mask: NDArray[np.bool_]) -> list[str]:
-        """Return the authors of notes under the mask whose names have one of these words."""
+        """Return the authors of notes under the mask whose names have one of these words.
+
+        They are in no order.
+        """
         codes = {code for word in said for code in self._authors_by_word.get(word, ())}
         by = self._author.values
         if len(codes) > 8:
@@ -405,7 +408,7 @@ class NoteColumns:
         return [f"{id[:8]}-{id[8:12]}-{id[12:16]}-{id[16:20]}-{id[20:]}" for id in cut]
 
     def first(self, places: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return those of some places that have the smallest ids."""
+        """Return those `count` of some places that have the smallest ids, in order of the ids."""
         import numpy as np
 
         order = np.lexsort((self.id_low.values[places], self.id_high.values[places]))

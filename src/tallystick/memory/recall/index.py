@@ -81,7 +81,10 @@ class Masked:
         return self._columns.authors(said, self._mask)
 
     def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
-        """Return the notes with the best sums of `term_scores`, and the statistics of the mask."""
+        """Return at most `count` notes with the best sums of `term_scores`, and the statistics.
+
+        Only notes with one of the `rare_terms` are returned. The statistics are of the mask.
+        """
         mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
             asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
@@ -89,9 +92,10 @@ class Masked:
         return self._numbers_at(places), statistics
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
-        """Return the notes of the nearest codes.
+        """Return the notes of the `count` nearest codes, each once, so there may be fewer.
 
-        If no vectors existed at the position, return nothing.
+        Return none if no model was chosen by the position, or if it was replaced since. Raise
+        `UsageError` if `vector` has another length than those of the store.
         """
         import numpy as np
 
@@ -126,7 +130,10 @@ class Masked:
         return self._columns.fields([self._place_of(number) for number in numbers], seq=self._seq)
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
-        """Return how many tokens all notes have. Each note is counted once for each tokenizer."""
+        """Return how many tokens all notes under the mask have.
+
+        For each tokenizer, `count` is called once for each note, until the index is built again.
+        """
         import numpy as np
 
         counted = self._tokens.setdefault((tokenizer, count), Column(np.int64))
@@ -194,9 +201,10 @@ class StandingIndex:
 
     @contextmanager
     def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
-        """Give the notes that a reader sees as of a position and a moment, to make a short list of.
+        """Yield the notes that a reader sees as of a position and a moment.
 
-        They are valid inside the block only.
+        They are valid inside the block only. The index follows the log first; raise `MemoryCorrupt`
+        as `follow` does.
         """
         with self.memory.reading():
             self.follow()
@@ -212,7 +220,8 @@ class StandingIndex:
         """Read the entries appended since the last call. Return the position of the last one read.
 
         Build the index again if the file holds another log now, or if too many of its notes are
-        dead. Raise `MemoryCorrupt` if a header cannot be read.
+        dead: more than 1,000, and more than half. Raise `MemoryCorrupt` if a header cannot be read.
+        After any error the index is empty, and the next call builds it again.
         """
         with self.memory.reading() as db:
             row = head_row(db, self.memory.path)
@@ -284,7 +293,10 @@ class StandingIndex:
                 self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
 
     def _changed_numbers(self, db: sqlite3.Connection) -> list[int]:
-        """Return the numbers of earlier notes that new entries are about."""
+        """Return the numbers of earlier notes that new entries are about.
+
+        Raise `MemoryCorrupt` if the header of one cannot be read.
+        """
         if not self._seq:
             return []
         ids: dict[str, None] = {}

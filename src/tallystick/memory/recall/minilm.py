@@ -242,7 +242,10 @@ class _Builder:
 
 
 def build_graph(weights: Mapping[str, NDArray[np.float32]]) -> bytes:
-    """Return the model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`."""
+    """Return the model file. Input: `tokens`, int32 of [1, length]. Outputs: `text` and `each`.
+
+    Raise `KeyError` if one of the weights is missing.
+    """
     graph = _Builder()
     hidden = _embedding_layer(graph, weights)
     for layer in range(_LAYERS):
@@ -386,7 +389,7 @@ class MiniLm:
         """Load the model. Raise `UsageError` if a package or the weights are missing or changed.
 
         The graph comes from the directory `cache`. The first time it is made of the weights and
-        stored there, which takes a second or two.
+        stored there, which takes a second or two; so it does each time if `cache` is not writable.
         """
         directory = _directory()
         if directory is None or missing():
@@ -428,7 +431,7 @@ class MiniLm:
 
 
 def _directory() -> Path | None:
-    """Return the directory of the installed weights, or None.
+    """Return the directory of the installed weights; None if no package with them is installed.
 
     The package is found, not imported.
     """
@@ -450,7 +453,11 @@ def _read(path: Path, *, expected: str) -> bytes:
 
 
 def _graph(cache: Path, directory: Path) -> bytes:
-    """Return the model file from the cache, or make it of the weights and store it there."""
+    """Return the model file from the cache, or make it of the weights and store it there.
+
+    A file in the cache that cannot be read, or is another, is replaced. Raise `UsageError` if the
+    weights cannot be read or are not the pinned ones. A failed write is ignored.
+    """
     path = cache / f"minilm-{_GRAPH[:16]}.onnx"
     with contextlib.suppress(UsageError):
         return _read(path, expected=_GRAPH)

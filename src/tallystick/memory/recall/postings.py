@@ -63,9 +63,10 @@ class Postings:
     ) -> tuple[list[int], Statistics]:
         """Return the places of the best `count` notes under the mask, and the mask's statistics.
 
-        The places are ascending. Of equally good notes, `first` chooses; without it, those that
-        were added first are taken. Raise `UsageError` if the mask has another length than there are
-        notes.
+        Only notes with one of the `rare_terms` are returned, their places ascending. Of the last
+        ones, if they are equally good, `first` chooses; it is called at most once. Without it,
+        those that were added first are taken. Raise `UsageError` if the mask has another length
+        than there are notes.
         """
         import numpy as np
 

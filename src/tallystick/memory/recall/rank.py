@@ -168,13 +168,13 @@ class ParsedQuery:
     cut: bool
 
     def text_without(self, common: frozenset[str]) -> str:
-        """Return the text without some terms, or the whole text if no term would be left."""
+        """Return the text without the words of some terms; all of it if no term would be left."""
         left = _without(self.text, lambda word: not common.isdisjoint(terms(word)))
         return left if terms(left) else self.text
 
 
 def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
-    """Parse a query.
+    """Parse a query, up to its first 8,000 characters.
 
     Names of `authors` are taken out of its text, unless nothing else would be left.
     """
@@ -220,7 +220,10 @@ def _without(text: str, unwanted: Callable[[str], bool]) -> str:
 
 
 def rerank(query: Embedded, notes: Sequence[bytes]) -> list[float]:
-    """Return a number from 0 to about 1 for each note, given by its token vectors."""
+    """Return a number from 0 to about 1 for each note, given by its token vectors.
+
+    Raise `UsageError` if they have another length than those of the query.
+    """
     # A vector has two bytes for each of its components.
     return token_similarities(query.tokens, notes, dimensions=len(query.vector) // 2)
 
@@ -269,12 +272,14 @@ def rank(
     statistics: Statistics | None = None,
     asked: ParsedQuery | None = None,
 ) -> Ranked:
-    """Return the best `k` notes of a scope.
+    """Return the best `k` notes of a scope, or fewer if fewer have any evidence.
 
     `now`, in milliseconds, is needed if the profile weighs recency; without it, raise `UsageError`.
-    Raise `InvalidLimit` if `k` is below 0. `statistics` and `asked` are given if the scope is the
-    short list of a larger one. Then the lexical lane counts as in the larger one, and the query may
-    name the authors of that one.
+    Raise it too if vectors of the scope have another length than the embedder's, and `InvalidLimit`
+    if `k` is below 0.
+
+    `statistics` and `asked` are given if the scope is the short list of a larger one. Then the
+    lexical lane counts as in the larger one, and the query may name the authors of that one.
     """
     if k < 0:
         raise InvalidLimit(field="k", given=k, why="is at least 0")
@@ -338,7 +343,10 @@ class _Ranking:
         self._add("lexical", self._profile.lexical, scores, evidence=True)
 
     def add_dense(self, embedder: Embedder | None) -> None:
-        """Add the cosine of query and note. A long note counts by its nearest window."""
+        """Add the cosine of query and note. A long note counts by its nearest window.
+
+        `embedder` is called once, or not at all if the lane is left out; then a remark says why.
+        """
         if not self._profile.dense:
             return
         windows = [self._scope.vectors(id) for id in self._ids] if embedder is not None else []
@@ -364,7 +372,10 @@ class _Ranking:
             self._add("dense", self._profile.dense, near, evidence=True)
 
     def add_author(self) -> None:
-        """Add 1 for each note whose author the query names."""
+        """Add 1 for each note whose author the query names; nothing if it names none.
+
+        If no note has an author, add a remark instead.
+        """
         if not any(note.author for note in self._fields):
             self._absent("author", "no note has an author", weight=self._profile.author)
         elif self._asked.named:
@@ -382,7 +393,10 @@ class _Ranking:
         self._add("when", self._profile.when, near)
 
     def add_neighbours(self) -> None:
-        """Add the lanes before, after and session, by which good notes lend to their neighbours."""
+        """Add the lanes before, after and session, by which good notes lend to their neighbours.
+
+        If no note has a place, or none a session, add a remark instead of those lanes.
+        """
         spare = self._scores_above_floor()
         profile = self._profile
         places = defaultdict(list)
@@ -422,7 +436,10 @@ class _Ranking:
             self._add("importance", profile.importance, weights)
 
     def add_related(self) -> None:
-        """Add 1 for the best ten notes, and half at each of two steps along their relations."""
+        """Add 1 for the best ten notes, a half one step along their relations, a quarter two steps.
+
+        If no note of the scope is related to another, add a remark instead.
+        """
         if not self._profile.related:
             return
         ties = _relations_within(self._ids, self._fields)
@@ -439,9 +456,10 @@ class _Ranking:
         self._add("related", self._profile.related, spread, evidence=True)
 
     def add_token(self) -> None:
-        """Compare the best notes again, by their tokens.
+        """Compare the best `token_notes` notes again, by their tokens.
 
-        No lane is negative, so they stay the best.
+        No lane is negative, so they stay the best. If one of them has no token vectors, or there is
+        no dense lane, add a remark instead.
         """
         if not self._profile.token:
             return
@@ -556,10 +574,11 @@ _GRAM = 3
 
 
 def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
-    """Return the notes of a small scope, those with the most similar words first.
+    """Return `k` notes of a small scope, those with the most similar words first.
 
     Words are compared by the groups of three letters that they share. Authors are among the words
-    of their notes. A query without words finds nothing.
+    of their notes. Notes without any likeness are returned too, with the score 0. A query without
+    words finds nothing.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]

@@ -112,10 +112,10 @@ def looking(
     at: int | None,
     index: StandingIndex | None,
 ) -> Iterator[OpenScope]:
-    """Read one state of a memory. The result is valid inside the block only.
+    """Read one state of a memory; yield its scope, which is valid inside the block only.
 
-    Raise `UsageError` if the index is of another memory, `NoteInvalid` if an argument is out of
-    range.
+    The index is used if the store has more than 2,000 notes. Raise `UsageError` if it is of another
+    memory, `NoteInvalid` if an argument is out of range.
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
@@ -146,20 +146,23 @@ class OpenScope:
 
     @property
     def model(self) -> str | None:
-        """The digest of the model whose vectors existed then, or None."""
+        """The digest of the model that was chosen at that position; None if none was."""
         model = model_at(self._db, self._look.seq)
         return None if model is None else model[0]
 
     @property
     def large(self) -> bool:
-        """True if there are more notes than are ranked one by one."""
+        """True if there are more notes than are ranked one by one: more than 2,000."""
         if self._standing is not None:
             return self._standing.notes > limits.LARGE
         return _is_large(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
 
     @property
     def few(self) -> bool:
-        """True if there are so few notes that the nearest are returned when no word matches."""
+        """True if there are so few notes that the nearest are returned when no word matches.
+
+        That is at most 20.
+        """
         if self._standing is not None:
             return self._standing.notes <= FEW_NOTES
         return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
@@ -172,7 +175,7 @@ class OpenScope:
     def of_all(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
     ) -> RankedView:
-        """Rank every note of the scope."""
+        """Rank every note of the scope. The result is the same with and without an index."""
         if self._standing is not None and not self.large:
             listed = full_list(query, self._standing, self._standing.numbers)
             return self._rank_list(query, listed, self._standing, k, profile, embedder)
@@ -363,12 +366,15 @@ def recall(
     tokenizer: str = "",
     index: StandingIndex | None = None,
 ) -> Recalled:
-    """Find the best notes for a query, and append the receipt to the log.
+    """Find the `k` best notes for a query, and append the receipt to the log.
 
-    `index` makes it quicker in a large memory; the result is the same without. Without `count`, the
-    receipt has no tokens. Raise `UsageError` or `NoteInvalid` for a request out of range. Raise
-    `EmbedderNotConfigured` if the strategy needs vectors and there is no embedder or no model, and
-    `ModelMismatch` if the embedder is not the store's model.
+    The entry counts as an access to each hit. `index` makes it quicker in a large memory; the
+    result is the same without. Without `count`, the receipt has no tokens, and `tokens_max` cannot
+    be asked for.
+
+    Raise `UsageError` or `NoteInvalid` for a request out of range. Raise `EmbedderNotConfigured` if
+    `semantic` or `hybrid` is asked for and there is no embedder or no model, and `ModelMismatch` if
+    the embedder is not the store's model. Raise `HmacInit` if the key is too short.
     """
     _check(asking)
     profile = _profile(asking)
@@ -439,8 +445,9 @@ def verify_recall(
     query. With `ranking` False, the recall is not repeated. Scores may differ by `tolerance`.
 
     `profile` has to be the one that ranked: its digest is in the receipt. A recall that used a
-    model is repeated with the same one. The receipt says whether a short list was ranked. Raise
-    `ReceiptUnknown` if the receipt is of another memory.
+    model is repeated with the same one, or raises `ModelMismatch` or `EmbedderNotConfigured`. The
+    receipt says whether a short list was ranked. Raise `ReceiptUnknown` if it is of another memory,
+    `UsageError` or `NoteInvalid` if this version cannot repeat what it describes.
     """
     if receipt.scope.get("store") != memory.identity():
         if keys is not None:
@@ -497,7 +504,10 @@ def _check(asking: Asking) -> None:
 
 
 def _profile(asking: Asking) -> Profile:
-    """Return the profile with weight 0 for each lane that the strategy does without."""
+    """Return the profile with weight 0 for each lane that the strategy does without.
+
+    For `graph`, relations have the weight 0.5 if the profile gives them none.
+    """
     match asking.strategy:
         case "lexical":
             return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)
@@ -513,7 +523,10 @@ def _profile(asking: Asking) -> Profile:
 def _rank(
     query: str, looked: OpenScope, asking: Asking, embedder: Embedder | None, *, rules: str
 ) -> RankedView:
-    """Rank by the rules of a short list or, if there are none, note by note."""
+    """Rank by the rules of a short list or, if there are none, note by note.
+
+    Raise `EmbedderNotConfigured` or `ModelMismatch` as `recall` does.
+    """
     strategy, profile = asking.strategy, _profile(asking)
     model = looked.model
     if strategy in ("semantic", "hybrid") and (embedder is None or model is None):
@@ -552,7 +565,10 @@ def _exact(query: str, seen: View) -> tuple[Hit, ...]:
 def _fit_tokens(
     hits: tuple[Hit, ...], seen: View, tokens_max: int | None, count: Count | None
 ) -> tuple[Hit, ...]:
-    """Return the best hits up to the first one that exceeds `tokens_max`. None means no limit."""
+    """Return the best hits before the first one that exceeds `tokens_max`. None means no limit.
+
+    Raise `UsageError` for a limit without `count`.
+    """
     if tokens_max is None:
         return hits
     if count is None:

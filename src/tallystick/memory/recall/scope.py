@@ -74,6 +74,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"profile: {name} is from 1 to {_NOTES_MAX:,}")
         if not 0 < self.recency_half_life_hours < math.inf:
             raise UsageError("profile: recency_half_life_hours is more than 0")
+        # Above 1, BM25 would give notes shorter than the mean a length below 0.
         if self.length > 1:
             raise UsageError(f"profile: length is from 0 to 1, not {self.length!r}")
         if (self.terms, self.rules) != (words.VERSION, _RULES):
@@ -129,7 +130,11 @@ class Embedded:
 
 
 class Embedder(Protocol):
-    """A model that turns text into vectors. Vectors may be compared if the `digest` is equal."""
+    """A model that turns text into vectors. Vectors may be compared if the `digest` is equal.
+
+    `embed` is called for the query of a recall, and for each window of a note, one text at a time.
+    Of a text that is too long for the model, it may read the beginning only.
+    """
 
     @property
     def digest(self) -> str: ...
@@ -192,7 +197,7 @@ class ListScope:
         return None if found is None else found.tokens
 
     def only(self, ids: Iterable[str]) -> ListScope:
-        """Return a scope of those notes whose ids are among `ids`."""
+        """Return a scope of those notes whose ids are among `ids`; unknown ids are passed over."""
         kept = {id: self._notes[id] for id in ids if id in self._notes}
         return ListScope(kept, embedded=self._embedded, counts=self._counts)
 

@@ -131,7 +131,7 @@ def select_notes(
     """Return the notes that a reader sees as of position `seq` and time `at`, by number.
 
     `reader` None is the owner, who sees every note. `id` and `among` limit the notes that are read,
-    by id or by number.
+    by id or by number. Nothing is checked: a position beyond the log is the head.
     """
     where, given = _where(reader, filters, seq, at)
     if id is not None:

@@ -62,11 +62,18 @@ class NumberedScope(Protocol):
     def best(
         self, asked: Sequence[str], *, count: int, bm25: Bm25
     ) -> tuple[Sequence[int], Statistics]:
-        """Return the notes with the best sums of `term_scores`, and the statistics of the scope."""
+        """Return at most `count` notes with the best sums of `term_scores`, and the statistics.
+
+        Only notes with one of the `rare_terms` are returned. The statistics are of the whole scope.
+        """
         ...
 
     def near(self, vector: bytes, *, count: int) -> Sequence[int]:
-        """Return the notes of the vectors that differ in sign in the fewest components."""
+        """Return the notes of the `count` vectors that differ in sign in the fewest components.
+
+        Each note is returned once, so there may be fewer; none if there are no vectors. Raise
+        `UsageError` if `vector` has another length than those of the store.
+        """
         ...
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> Sequence[Mapping[str, int]]:
@@ -113,7 +120,11 @@ class Shortlist:
 def shortlist(
     query: str, whole: NumberedScope, *, profile: Profile, embedder: Embedder | None
 ) -> Shortlist:
-    """Return the candidates for a query. `embedder` is None if there are no vectors to compare."""
+    """Return the candidates for a query: at most 300 by words, or 150 by words and 300 by vectors.
+
+    `embedder` is called at most once. It is None if there are no vectors to compare. Raise
+    `UsageError` if its vectors have another length than those of the store.
+    """
     asked = _parse_query(query, whole)
     by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
     # Scores by words are exact: beside vectors, half as many are enough.
@@ -429,7 +440,7 @@ class Candidates:
         return tuple(self._fields)
 
     def number(self, id: str) -> int:
-        """Return the number of a note."""
+        """Return the number of a note. Raise `KeyError` for one that is not in the list."""
         return self._numbers[id]
 
     def fields(self, id: str) -> NoteFields:
@@ -448,7 +459,8 @@ class Candidates:
 def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
     """Return the notes that relations lead to from some others, in either direction, in two steps.
 
-    At most 1,000 are added in each step: those with the smallest numbers.
+    At most 1,000 are added in each step: those with the smallest numbers. The others themselves are
+    left out. Visibility is not checked here.
     """
     reached, edge = set(numbers), list(numbers)
     for _ in range(_RELATED_STEPS):

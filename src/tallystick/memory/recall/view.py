@@ -40,9 +40,9 @@ from tallystick.memory.store.vectors import model_at, tokens_at, vectors_of
 class View:
     """The notes of one reader, made by `view`.
 
-    `ids` are in the order in which they were remembered.
-
-    `model` is the digest of the model whose vectors existed at that position, or None.
+    `ids` are in the order in which they were remembered. `model` is the digest of the model that
+    was chosen at that position, None if none was. A method that takes an id raises `KeyError` for a
+    note that is not in the view.
     """
 
     seq: int
@@ -77,15 +77,22 @@ class View:
         )
 
     def counts(self, id: str) -> Mapping[str, int]:
-        """Return the terms of a note, and how often each is in it."""
+        """Return the terms of a note, and how often each is in it; none if it was erased since."""
         return Counter(decode_terms(self._terms[self._rows[id].number]))
 
     def vectors(self, id: str) -> tuple[bytes, ...]:
-        """Return one vector for each window of a note, or none if it was not embedded by then."""
+        """Return one vector for each window of a note, in order.
+
+        Return none if it was not embedded by then, or if the model was replaced since.
+        """
         return self._vectors.get(self._rows[id].number, ())
 
     def tokens(self, id: str) -> bytes | None:
-        """Return the token vectors of all windows of a note, one after the other, or None."""
+        """Return the token vectors of all windows of a note, one after the other.
+
+        Return None if it was not embedded by then, if a window has no token vectors, or if the
+        model was replaced since.
+        """
         with self._memory.reading() as db:
             return tokens_at(db, self.seq, self._rows[id].number)
 
@@ -113,7 +120,7 @@ class View:
             return read_details(db, self._rows[id], self.seq)
 
     def accesses(self) -> dict[str, int]:
-        """Return how often each note of the view had been recalled."""
+        """Return how often each note of the view had been recalled at that position, 0 too."""
         with self._memory.reading() as db:
             rows = db.execute(
                 "SELECT number, count(*) FROM access WHERE seq <= ? GROUP BY number", (self.seq,)
@@ -122,7 +129,10 @@ class View:
         return {id: counts.get(self._rows[id].number, 0) for id in self.ids}
 
     def relations(self) -> list[tuple[str, str, str, float]]:
-        """Return the relations between notes of this view: from, relation, to, weight."""
+        """Return the relations between notes of this view: from, relation, to, weight.
+
+        One that was recorded several times is there as often.
+        """
         ids = {self._rows[id].number: id for id in self.ids}
         with self._memory.reading() as db:
             select = (
@@ -138,7 +148,10 @@ class View:
         ]
 
     def only(self, ids: Iterable[str]) -> View:
-        """Return the same view of fewer notes, such as the candidates of an index."""
+        """Return the same view of fewer notes, such as the candidates of an index.
+
+        Ids that are not in this view are passed over; the order stays that of the view.
+        """
         kept = set(ids)
         rows = {id: self._rows[id] for id in self.ids if id in kept}
         return replace(self, ids=tuple(rows), _rows=rows)
@@ -237,8 +250,9 @@ def find_note(
 ) -> Seen:
     """Return one note as of a position, whatever its state is: deleted, archived or in quarantine.
 
-    Raise `NoteErased` to the owner of the file if it was erased since. Raise `NoteNotFound` if
-    there is no such note, or none that the reader may see.
+    Raise `NoteErased` to the owner of the file if it was erased or redacted since. Raise
+    `NoteNotFound` if there is no such note at that position, or none that the reader may see.
+    Raise `NoteInvalid` if the log has no such position.
     """
     with memory.reading() as db:
         seq = memory.resolve(as_of)

@@ -466,8 +466,9 @@ def receipt_hash(receipt: Receipt) -> str:
 
 
 def read_receipt(data: bytes) -> Receipt:
-    """Read a receipt, with or without one newline at its end. Raise `ReceiptUnreadable`.
+    """Read a receipt, with or without one newline at its end.
 
+    Raise `ReceiptUnreadable` if it is none, has more than 64 MiB, or is not in its one spelling.
     Its content may still be false: `check_signature` and `verify` find that out.
     """
     if len(data) > RECEIPT_BYTES_MAX:
@@ -485,7 +486,8 @@ def read_receipt(data: bytes) -> Receipt:
 def check_signature(receipt: Receipt, keys: Mapping[str, bytes]) -> Key:
     """Check that the key that a receipt names signed it, and return that key.
 
-    Raise `UnknownKey` if it is not among `keys`, `HmacInit` if it is too short, and `HmacMismatch`.
+    Raise `UnknownKey` if it is not among `keys`, `HmacInit` if it is too short, and `HmacMismatch`
+    if the receipt was changed or the key is another.
     """
     secret = keys.get(receipt.hmac_key_id)
     if secret is None:

@@ -30,6 +30,7 @@ from tallystick.memory.receipts.receipt import (
     Receipt,
     ReceiptError,
     ReceiptUnknown,
+    ReceiptUnreadable,
     RecordContentHashMismatch,
     RunErased,
     Tokens,
@@ -41,6 +42,7 @@ from tallystick.memory.receipts.receipt import (
     sign,
 )
 from tallystick.memory.store.records import (
+    UNREADABLE,
     ForgetStrategy,
     NotesForgotten,
     NotesRecalled,
@@ -69,7 +71,8 @@ def issue(
 ) -> RecallReceipt:
     """Issue a receipt for a recall, as the next of its chain. Nothing is stored.
 
-    Raise `UsageError` for more than `k` hits, a note twice, or a score that is not finite.
+    Raise `UsageError` for more than `k` hits, a note twice, or a score that is not finite, and
+    `HmacInit` if the key is too short.
     """
     _check_hits(derived_from, k=k)
     return sign(
@@ -111,7 +114,10 @@ def issue_forget(
     attachments_left: int = 0,
     ts: int,
 ) -> ForgetReceipt:
-    """Issue a receipt for a forgetting, as the next of its chain. Nothing is stored."""
+    """Issue a receipt for a forgetting, as the next of its chain. Nothing is stored.
+
+    Raise `HmacInit` if the key is too short.
+    """
     return sign(
         ForgetReceipt(
             forget_id=forget_id,
@@ -386,9 +392,9 @@ def _difference(
     notes: Sequence[tuple[str, NoteState]],
     tolerance: float,
 ) -> RecallDiffers | None:
-    """Return the first difference of a repeated recall if erasure explains it, or None.
+    """Return the first difference of a repeated recall if erasure may explain it; None for none.
 
-    Raise `RecallDiffers` if erasure does not explain it.
+    Raise `RecallDiffers` if nothing was erased, or if profile or model differ.
     """
     gone = now.erased | {id for id, state in notes if state != "held"}
     left = [hit for hit in receipt.derived_from if hit.id not in gone]
@@ -467,7 +473,10 @@ def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
 
 
 def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
-    """Yield every receipt of either kind, the first one first."""
+    """Yield every receipt of either kind, the first one first.
+
+    Raise `MemoryCorrupt` at one that cannot be read.
+    """
     with memory.reading() as db:
         rows = db.execute("SELECT seq FROM receipt ORDER BY number").fetchall()
     for (seq,) in rows:
@@ -482,7 +491,7 @@ def receipts_up_to(memory: SqliteMemory, seq: int) -> int:
 
 
 def chain_end(db: sqlite3.Connection) -> Link:
-    """Return the end of the chain of receipts."""
+    """Return the end of the chain of receipts; that of an empty chain if there are none."""
     last = db.execute("SELECT number, hash FROM receipt ORDER BY number DESC LIMIT 1").fetchone()
     return Link() if last is None else Link(count=last[0] + 1, hash=last[1])
 
@@ -490,7 +499,10 @@ def chain_end(db: sqlite3.Connection) -> Link:
 def verify_forgotten(
     memory: SqliteMemory, receipt: ForgetReceipt, *, keys: Mapping[str, bytes] | None
 ) -> VerifiedForget:
-    """Check a receipt of a forgetting against the memory as it is now. Raise a `ReceiptError`.
+    """Check a receipt of a forgetting against the memory as it is now.
+
+    Raise a `ReceiptError` if it does not hold: `MissingRecord` if it is of another memory,
+    `NotErased` if bytes that it calls gone are there.
 
     Its list of runs says what was done to them then, and is signed; runs are not looked at here.
     With `keys` None, the caller has checked that the receipt is genuine.
@@ -542,11 +554,16 @@ def _find_receipt(memory: SqliteMemory, id: str) -> Receipt:
 
 
 def _receipt_at(memory: SqliteMemory, seq: int) -> Receipt:
+    """Return the receipt in an entry. Raise `MemoryCorrupt` if it has none that can be read."""
     entry = next(memory.entries(start=seq, stop=seq), None)
     if entry is not None and entry.body is not None:
-        record = decode_memory_record(entry.body)
-        if isinstance(record, NotesRecalled | NotesForgotten) and record.receipt:
-            return read_receipt(record.receipt.encode())
+        try:
+            record = decode_memory_record(entry.body)
+            if isinstance(record, NotesRecalled | NotesForgotten) and record.receipt:
+                return read_receipt(record.receipt.encode())
+        except (ReceiptUnreadable, *UNREADABLE) as error:
+            why = f"the receipt in entry {seq} cannot be read: {error}"
+            raise MemoryCorrupt(where=str(memory.path), why=why) from error
     raise MemoryCorrupt(where=str(memory.path), why=f"entry {seq} has no receipt")
 
 
@@ -595,9 +612,7 @@ def read_citation(text: str) -> NoteCitation:
 
 
 def check_citation(citation: NoteCitation, receipt: RecallReceipt) -> Derived:
-    """Return the hit that a citation names.
-
-    The receipt, and the note itself, are for `verify` to check.
+    """Return the hit that a citation names. The receipt and the note are for `verify` to check.
 
     Raise `NotRecalled` if the receipt is of another recall or has no such note, and
     `RecordContentHashMismatch` if the note had another text then.

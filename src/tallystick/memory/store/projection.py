@@ -170,7 +170,8 @@ def fold(
     """Apply one entry to the projections. `record` is None if its body was erased.
 
     `same` is the digest that `duplicate_digest` returns for the note, if the caller has computed it
-    already.
+    already. An entry about an unknown note changes nothing. Raise `sqlite3.Error` for an entry that
+    cannot follow those before it, and `msgspec.MsgspecError` if its receipt is none.
     """
     number = _fold_header(db, header)
     if record is None:
@@ -251,7 +252,10 @@ def _fold_later(db: sqlite3.Connection, header: EntryHeader, record: _Later, num
 
 
 def _changed_columns(record: _Changing) -> dict[str, float | str | None]:
-    """Return the columns of `state` that a record sets, with their new values."""
+    """Return the columns of `state` that a record sets, with their new values.
+
+    A review that confirms the quarantine sets none.
+    """
     match record:
         case NoteSighted(importance=importance, expires_at=expires_at):
             return {"importance": importance, "expires_at": expires_at}
@@ -274,7 +278,7 @@ def _changed_columns(record: _Changing) -> dict[str, float | str | None]:
 
 
 def number_of(db: sqlite3.Connection, id: str) -> int | None:
-    """Return the number of a note, or None.
+    """Return the number of a note; None if it is unknown or was erased.
 
     A note whose body is gone from the log still has one until the entry that erased it is folded.
     """

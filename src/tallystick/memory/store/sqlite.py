@@ -259,7 +259,11 @@ _Entropy = Callable[[int], bytes]
 
 
 class SqliteMemory:
-    """The file of a memory, shared by threads and processes. Closing twice is harmless."""
+    """The file of a memory, shared by threads and processes. Closing twice is harmless.
+
+    The first use opens the file, and makes it if it is missing. It rebuilds projections that do not
+    fit the log, and scrubs if that is due. Every method may raise a `StorageFailed`.
+    """
 
     def __init__(
         self,
@@ -291,7 +295,7 @@ class SqliteMemory:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Read one state of the memory, whatever is written meanwhile."""
+        """Yield a connection that reads one state of the memory, whatever is written meanwhile."""
         self._prepare()
         with self._file.reading() as db:
             yield db
@@ -314,7 +318,8 @@ class SqliteMemory:
     def entries(self, *, start: int = 1, stop: int | None = None) -> Iterator[Entry]:
         """Yield the entries from position `start` through `stop`, as they are in the file.
 
-        They are read in batches, so entries that are appended meanwhile may be included.
+        They are read in batches, so entries that are appended meanwhile may be included. Nothing is
+        checked: a missing or damaged entry is left out or yielded as it is.
         """
         batch = 500
         end = (1 << 62) if stop is None else stop
@@ -331,7 +336,7 @@ class SqliteMemory:
             start = rows[-1][0] + 1
 
     def seq_at(self, time_ms: int) -> int:
-        """Return the last position that was written at or before a time, or 0.
+        """Return the last position that was written at or before a time; 0 if all are later.
 
         Raise `MemoryCorrupt` if a header on the way cannot be read.
         """
@@ -373,10 +378,10 @@ class SqliteMemory:
 
     @contextlib.contextmanager
     def writing(self, *, forced: bool = True) -> Iterator[LogWriter]:
-        """Open one transaction for entries and their effects, all or nothing.
+        """Open one transaction for entries and their effects, all or nothing; an error undoes it.
 
         With `forced`, its commit waits for the disk. Without, it survives this process, but maybe
-        not a power cut.
+        not a power cut. Raise `MemoryLocked` if another process holds the file for too long.
         """
         self._prepare()
         with self._file.writing(forced=forced) as db:
@@ -399,10 +404,9 @@ class SqliteMemory:
     def scrub(self) -> bool:
         """Remove erased bytes from indexes, free pages and SQLite's own log.
 
-        Return False if not done yet.
-
-        It rewrites the whole file, so call it once for many erasures. Until it is done the mark
-        stays, and the next process that opens the file tries again.
+        Return False if it is not done yet, because a process is reading older pages. It rewrites
+        the whole file, so call it once for many erasures. Until it is done the mark stays, and the
+        next process that opens the file tries again.
         """
         self._prepare()
         with self._file.writing() as db:
@@ -422,15 +426,16 @@ class SqliteMemory:
             return head_row(db, self.path).scrub
 
     def rebuild(self) -> int:
-        """Rebuild the projections from the log. Return how many entries were read.
+        """Rebuild the projections from the log, and delete vectors of notes that it does not have.
 
-        Raise `MemoryCorrupt` if an entry does not hold.
+        Return how many entries were read. Raise `MemoryCorrupt` if an entry does not hold; then
+        nothing is changed.
         """
         with self._file.writing() as db:
             return self._rebuild(db)
 
     def check_index(self) -> None:
-        """Compare the index of words with the table it was made of.
+        """Compare the index of words with the table it was made of. It takes the writers' lock.
 
         Raise `MemoryCorrupt` if they differ.
         """
@@ -495,7 +500,11 @@ def fold_all(
             if isinstance(checked, str):
                 raise MemoryCorrupt(where=str(path), why=f"entry {entry.seq}: {checked}")
             header, record = checked
-            fold(target, header, record, secret=row.secret)
+            try:
+                fold(target, header, record, secret=row.secret)
+            except UNREADABLE as error:
+                why = f"entry {entry.seq}: its receipt cannot be read: {error}"
+                raise MemoryCorrupt(where=str(path), why=why) from error
             previous, at = entry.hash, header.at
             count += 1
     return count

@@ -38,7 +38,10 @@ _PIECE = re.compile(r"[A-Za-z0-9]{1,5}|[^A-Za-z0-9\s]")
 
 
 def windows(text: str) -> tuple[tuple[int, int], ...]:
-    """Return where the windows of a text begin and end, in characters."""
+    """Return where the windows of a text begin and end, in characters.
+
+    A text of at most 200 pieces is one window, also an empty one.
+    """
     # No piece is shorter than a character: most notes need no counting.
     if len(text) <= WINDOW_PIECES:
         return ((0, len(text)),)
@@ -55,7 +58,10 @@ def windows(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _word_start(text: str, at: int, end: int) -> int:
-    """Move a begin to the next word, if there is one within the part that is shared anyway."""
+    """Return the start of the next word from `at`, or `at` itself if none starts before `end`.
+
+    Up to `end` the text is shared with the window before, so nothing is lost.
+    """
     if text[at - 1].isspace():
         return at
     space = re.compile(r"\s+").search(text, at, end)
@@ -83,13 +89,11 @@ def model_of(memory: SqliteMemory) -> tuple[str, int] | None:
 def choose_model(
     memory: SqliteMemory, model: str, *, dimensions: int, replace: bool = False
 ) -> int:
-    """Choose the model whose vectors the store keeps.
+    """Choose the model whose vectors the store keeps; return the position of the entry about it.
 
-    Return the position of the entry that says so.
-
-    Choosing the present model again writes nothing. Choosing another one needs `replace`, and
-    deletes all vectors; without it, raise `ModelMismatch`. Raise `NoteInvalid` if `model` is not a
-    SHA-256 in hex, or if `dimensions` is not from 1 to 65,536.
+    Choosing the present model again writes nothing. Another one, or other dimensions, needs
+    `replace`, and deletes all vectors; without it, raise `ModelMismatch`. Raise `NoteInvalid` if
+    `model` is not a SHA-256 in hex, or if `dimensions` is not from 1 to 65,536.
     """
     if not _DIGEST.fullmatch(model):
         raise NoteInvalid(field="model", why="the SHA-256 of a model in hex", given=model)
@@ -114,7 +118,7 @@ def choose_model(
 def keep_vectors(
     memory: SqliteMemory, made: Iterable[tuple[str, Sequence[Vectors]]], *, model: str
 ) -> int:
-    """Store the vectors of notes, one for each window in order. Return how many notes had none.
+    """Store the vectors of notes, one for each window in order. Return how many notes got them.
 
     A note that has vectors keeps those it has. Nothing is stored if an error is raised:
     `ModelMismatch` for another model than the store's; `NoteNotFound` for a note that is not here;
@@ -173,9 +177,9 @@ def count_notes_without_vectors(memory: SqliteMemory) -> int:
 
 
 def notes_without_vectors(memory: SqliteMemory, *, limit: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Return up to `limit` notes without vectors, each with the texts of its windows.
+    """Return up to `limit` ids of notes without vectors, each with the texts of its windows.
 
-    The oldest are first.
+    The oldest are first. Redacted notes need none and are left out.
     """
     found: list[tuple[str, tuple[str, ...]]] = []
     with memory.reading() as db:
@@ -204,8 +208,8 @@ def vectors_of(
 ) -> dict[int, tuple[bytes, ...]]:
     """Return the vectors of some notes as of a position, by the number of the note.
 
-    Notes without vectors at that position are left out. The result is empty if the model of that
-    position was replaced since.
+    Those of a note are in the order of its windows. Notes without vectors at that position are left
+    out. The result is empty if no model was chosen by then, or if it was replaced since.
     """
     found: dict[int, tuple[bytes, ...]] = {}
     if _is_latest_model(db, seq):
@@ -218,7 +222,8 @@ def vectors_of(
 def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
     """Return the token vectors of all windows of a note as of a position, one after the other.
 
-    Return None if a window has none, or if the model of that position was replaced since.
+    Return None if the note was not embedded by then, if one of its windows has none, or if the
+    model of that position was replaced since.
     """
     if not _is_latest_model(db, seq):
         return None
@@ -232,7 +237,7 @@ def tokens_at(db: sqlite3.Connection, seq: int, number: int) -> bytes | None:
 def vector_rows_at(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, bytes]]:
     """Yield each vector as of a position with the number of its note, window by window.
 
-    Yield nothing if the model of that position was replaced since.
+    Yield nothing if no model was chosen by that position, or if it was replaced since.
     """
     if _is_latest_model(db, seq):
         yield from db.execute(
@@ -241,9 +246,9 @@ def vector_rows_at(db: sqlite3.Connection, seq: int) -> Iterator[tuple[int, byte
 
 
 def _is_latest_model(db: sqlite3.Connection, seq: int) -> bool:
-    """Return True if the vectors are of the model as of a position.
+    """Return True if no model was chosen after a position, and one was by then.
 
-    Those of earlier models are deleted.
+    The vectors of earlier models are deleted, so there are none for an earlier position.
     """
     chosen, latest = db.execute(
         "SELECT (SELECT max(seq) FROM model WHERE seq <= ?), (SELECT max(seq) FROM model)", (seq,)
@@ -262,10 +267,13 @@ _BATCH = 200
 def embed_missing(
     memory: SqliteMemory, embedder: Embedder, *, dimensions: int, replace: bool = False
 ) -> int:
-    """Embed every note that has no vectors yet, window by window. Return how many there were.
+    """Embed every note that has no vectors yet, window by window; redacted notes are left out.
 
-    Raise `ModelMismatch` if the store has vectors of another model. With `replace`, delete those
-    instead, and embed every note again.
+    Return how many were embedded. They are stored 200 at a time: an error leaves earlier ones.
+
+    Raise `ModelMismatch` if the store has another model, or the same with other dimensions. With
+    `replace`, delete its vectors instead, and embed every note again; with the store's own model
+    `replace` changes nothing. Errors of `choose_model` and of the embedder are passed on.
     """
     if model_of(memory) != (embedder.digest, dimensions):
         choose_model(memory, embedder.digest, dimensions=dimensions, replace=replace)

@@ -20,6 +20,7 @@ from tallystick.core.chain import Head
 from tallystick.memory.errors import StorageFailed
 from tallystick.memory.store.projection import PROJECTION_SCHEMA, PROJECTION_TABLES, fold
 from tallystick.memory.store.records import (
+    UNREADABLE,
     MemoryRecord,
     ModelChosen,
     NoteEmbedded,
@@ -63,8 +64,10 @@ def verify_memory(
 ) -> VerifyReport:
     """Check a memory and return a report; damage is in the report, not raised.
 
-    `head` is a head that was kept elsewhere: it must still be a part of the log. Without
-    `projections`, only the log and the vectors are checked.
+    So is any other `StorageFailed`, such as a file that another process is writing. `head` is a
+    head that was kept elsewhere: it must still be a part of the log. Without `projections`, only
+    the log and the vectors are checked. A file that is opened by this is made ready as always:
+    projections that do not fit the log are rebuilt before they are checked.
     """
     walk = _Walk(head)
     total = 0
@@ -113,7 +116,7 @@ class _Walk:
     ) -> None:
         """Check every entry, fold it into `scratch` if given, and check the head.
 
-        Raise `_Broken`.
+        Raise `_Broken` at the first that does not hold.
         """
         previous, at = empty_head().hash, 0
         if self._kept is not None and self._kept.count == 0 and self._kept.hash != previous:
@@ -165,7 +168,8 @@ class _Walk:
                 self._vectors.pop(header.note or "", None)
             case ModelChosen():
                 self._vectors.clear()
-            case NoteEmbedded() if header.note is not None:
+            # A foreign log may name a note that it never remembered. Such an entry changes nothing.
+            case NoteEmbedded() if header.note is not None and header.note in self._numbers:
                 self._vectors[header.note] = record
                 self._embedded_at[self._numbers[header.note]] = (header.note, header.seq)
             case _:
@@ -200,7 +204,7 @@ def _fold_entry(
 ) -> None:
     try:
         fold(scratch, header, record, secret=secret)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, *UNREADABLE) as error:
         raise _Broken(f"it cannot follow from the entries before: {error}", header.seq) from error
 
 

@@ -1,9 +1,9 @@
-"""The port of capabilities: what a run gives its programs beside the models.
+"""Define the port of capabilities: whatever a run gives its programs beside the models.
 
-A capability lives in a package of its own, above the runtime, and is registered in one list by the
-client. The runtime knows this port and no capability by name. What a capability records of a run
-goes into fields of its own of `RunStarted` and `HostAnswered`, where it has some, else into `given`
-and `notes`, under its name.
+A capability lives in a package of its own, above the runtime. The client registers all of them in
+one list. The runtime knows this port and no capability by name. A capability may have its own
+fields in the records `RunStarted` and `HostAnswered`. One that has none records its data in their
+fields `given` and `notes`, under its name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:
-    """The request for a new run, as far as a capability has to know it."""
+    """The parts of the request for a new run that a capability needs."""
 
     goal: str
     inputs: Sequence[Input]
@@ -65,9 +65,10 @@ class RunData:
 class RunServices:
     """The parts of a run that a capability may use.
 
-    A replay asks no model: it has no `door` and no `model`.
-    `others` gives the functions of the run's other capabilities. `sockets` is where native programs
-    find sockets of this process, None where they cannot.
+    A replay asks no model: it has no `door` and no `model`. `others` returns the functions of the
+    run's other capabilities. `wrap` returns a caller's function as the surroundings of the run
+    have it called. `sockets` is the folder in which native programs find sockets of this process,
+    None if they cannot reach any.
     """
 
     run: str
@@ -82,123 +83,170 @@ class RunServices:
 
 
 class RunCapability:
-    """One capability of one run. Each method has the empty answer."""
+    """One capability of one run. The methods of this base do nothing and return empty results.
+
+    One object serves one execution of a run: the first, a resume, a fork or a replay. `data` is
+    called once, before the first record, and `functions` maybe more than once. The others are
+    called at the points that they name, in a replay too unless they say otherwise.
+    """
 
     def functions(self) -> Sequence[RunFunction]:
-        """Return the functions that programs find."""
+        """Return the functions that programs may call."""
         return ()
 
     def data(self) -> RunData:
-        """Return the variables that programs find."""
+        """Return the variables of the programs."""
         return RunData()
 
     def finish(self, started: RunStarted) -> RunStarted:
-        """Return the start of a new run as it is written, once its functions are known."""
+        """Return the start of a new run as it is recorded.
+
+        Called once, for a new run only, when its functions are known and before it is written.
+        """
         return started
 
     async def cite(self, ended: RunEnded | None, started: RunStarted) -> Cited | None:
-        """Return where the answer stands in the data, None if this run's data are not of here."""
+        """Return where the answer is in the data of the run, None if they belong to another.
+
+        Called once, after a live run has ended, not in a replay. `ended` is None for a run without
+        an end.
+        """
         return None
 
     def evidence(self, state: RunState) -> EvidenceRef | None:
-        """Return what the prompt of the next turn shows of this, as it is recorded."""
+        """Return the record of what the prompt of the next turn shows of this; None for nothing.
+
+        Called before each attempt at the model call of a turn.
+        """
         return None
 
     def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
-        """Check a program before it runs. The same program is checked alike on replay."""
+        """Check a program before it runs. None: this capability checks none.
+
+        Called once for each program of a run with a vocabulary. On replay, the same program must
+        get the same verdict.
+        """
         return None
 
     def around(
         self, scope: CallScope, state: RunState
     ) -> AbstractAsyncContextManager[Mapping[str, str]]:
-        """Stand around a program while it runs. Gives variables of its environment."""
+        """Return a context that is entered while a program runs.
+
+        It yields variables for the environment of the program. A program that is served from the
+        record is not run, and has none.
+        """
         return nullcontext({})
 
     def refuse(self, call: Call) -> TallystickError | None:
-        """Return why a program may not make a call now, None if it may."""
+        """Return the error for a call that a program may not make now, None if it may.
+
+        Called for each new call, in the thread of the program. A call whose answer is on record was
+        allowed then, and is not asked about again.
+        """
         return None
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
-        """Return the fields of an answer's record, for what serving the call has noted.
+        """Return fields for the record of an answer, from the notes made while it was served.
 
-        A capability that has no field of its own gives `notes`, with its name and what it says.
+        Called for each new answer with notes, in any thread. The notes may be those of another
+        capability. One without a field of its own returns `notes`, a mapping with its name as the
+        key.
         """
         return {}
 
-    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
-        """Hear of an answer of this program that is served from the record."""
+    def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
+        """Note that an answer to this program was served from the record.
+
+        Called once for each such answer, in any thread.
+        """
 
 
 class Capability(Protocol):
-    """Something that runs can be given. One for a client."""
+    """A capability that a client gives to its runs.
+
+    One object serves one call of the client: a run, with all child runs inside it. Children start
+    side by side, so what belongs to one run is in its `RunCapability`.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The key of its data in the fields `given` and `notes` of records."""
+        ...
 
     @property
     def for_children(self) -> bool:
-        """True if runs that programs begin have it too."""
+        """True if the child runs of a run have it too."""
         ...
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Return fields of the start of a new run. Raises `UsageError` for what cannot be.
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+        """Return fields for the start of a new run. Raise `UsageError` if the request is wrong.
 
-        A capability that has no field of its own gives `given`, with its name and what it says.
+        Called once for each new run, before anything of it is written, and for an estimate, with
+        attachments in memory. A capability without a field of its own returns `given`, a mapping
+        with its name as the key.
         """
         ...
 
     def check_resume(self, run: str, history: History) -> None:
-        """Raise `ResumeRefused` if the run cannot be resumed with this."""
+        """Raise `ResumeRefused` if the run cannot be resumed or forked with this capability."""
         ...
 
     def known_functions(self) -> Sequence[RunFunction]:
-        """Return what is known of its functions outside of runs, to decide about calls in doubt."""
+        """Return the functions that are known without a run, to decide about calls in doubt."""
         ...
 
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
-        """Return what of it is another now than a recorded run saw."""
+        """Return the differences between this capability now and what a recorded run saw.
+
+        Called once for each replay, before it begins.
+        """
         ...
 
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Return what it gives a run, new or recorded; None for nothing.
+        """Return the capability of one run, new or recorded; None if the run has none of it.
 
-        The start of a new run does not name its functions yet.
+        Called once for each execution, also for a replay. The start of a new run does not name the
+        functions of the run yet. Errors refuse the run: nothing is written yet.
         """
         ...
 
     def cite_recorded(
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
-        """Return where the answer of a recorded run stands in its data, None for no data."""
+        """Return where the answer of a recorded run is in its data, None if this has no data.
+
+        Called if a resume finds that the run has ended, instead of `RunCapability.cite`.
+        """
         ...
 
 
 class CapabilityBase:
-    """The empty answers of a capability; a base to begin with."""
+    """A base for capabilities. Its methods do nothing and return empty results."""
 
     for_children = True
 
-    def given(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
-        """Give nothing into the start."""
+    def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
+        """Return no fields. An override stores what they refer to in `run_attachments`."""
         return {}
 
     def check_resume(self, run: str, history: History) -> None:
-        """Let every run be resumed."""
+        """Accept every run. An override raises `ResumeRefused`, from the run's `history`."""
 
     def known_functions(self) -> Sequence[RunFunction]:
-        """Know no functions outside of runs."""
+        """Return no functions."""
         return ()
 
     def drift(self, history: History, run_attachments: RunAttachments) -> Sequence[msgspec.Struct]:
-        """Find no drift."""
+        """Return no differences."""
         return ()
 
     def cite_recorded(
         self, ended: RunEnded, started: RunStarted, run_attachments: RunAttachments
     ) -> Cited | None:
-        """Cite nothing."""
+        """Return None: this capability has no data."""
         return None
 
 
@@ -217,7 +265,7 @@ class Tools(CapabilityBase):
     def open(
         self, started: RunStarted, history: History, services: RunServices
     ) -> RunCapability | None:
-        """Give the functions, as whatever stands around the run wraps them."""
+        """Return the functions, each wrapped by the surroundings of the run. Never None."""
         return _ToolsOfRun([services.wrap(each) for each in self._functions])
 
 
@@ -229,21 +277,21 @@ class _ToolsOfRun(RunCapability):
         return self._functions
 
 
-class Opened:
-    """The capabilities of one run, in their order, as one."""
+class RunCapabilities:
+    """The capabilities of one run, combined into one. They keep their order."""
 
     def __init__(self, each: Sequence[RunCapability]) -> None:
         self._each = each
         self._functions: list[RunFunction] | None = None
 
     def functions(self) -> Sequence[RunFunction]:
-        """Return the functions of all, in order."""
+        """Return the functions of all capabilities, in order. Each capability is asked once."""
         if self._functions is None:
             self._functions = [made for each in self._each for made in each.functions()]
         return self._functions
 
     def data(self) -> RunData:
-        """Return the variables of all."""
+        """Return the variables of all. The later capability wins for a name that two have."""
         each = [opened.data() for opened in self._each]
         return RunData(
             values={name: value for data in each for name, value in data.values.items()},
@@ -251,13 +299,13 @@ class Opened:
         )
 
     def finish(self, started: RunStarted) -> RunStarted:
-        """Complete the start of a new run, by one after the other."""
+        """Return the start of a new run after each capability has completed it in turn."""
         for each in self._each:
             started = each.finish(started)
         return started
 
     async def cite(self, ended: RunEnded | None, started: RunStarted) -> Cited:
-        """Return the citations of the one that has some."""
+        """Return the citations of the first capability that has data; empty if none has."""
         for each in self._each:
             found = await each.cite(ended, started)
             if found is not None:
@@ -265,38 +313,43 @@ class Opened:
         return Cited()
 
     def evidence(self, state: RunState) -> EvidenceRef | None:
-        """Return the evidence of the one that has some."""
+        """Return the first evidence that is not None; None if there is none."""
         found = (each.evidence(state) for each in self._each)
         return next((each for each in found if each is not None), None)
 
     def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
-        """Return the verdict of the one that checks."""
+        """Return the first verdict. One of the capabilities must check, or this fails."""
         found = (each.check(source, state, asked) for each in self._each)
         return next(each for each in found if each is not None)
 
     def around(
         self, scope: CallScope, state: RunState
     ) -> AbstractAsyncContextManager[Mapping[str, str]]:
-        """Stand around a program as all of them do."""
+        """Return a context that enters those of all, and yields the variables of all."""
         return _AllAround([each.around(scope, state) for each in self._each])
 
     def refuse(self, call: Call) -> TallystickError | None:
-        """Return the first refusal."""
+        """Return the first refusal; None if all allow the call."""
         found = (each.refuse(call) for each in self._each)
         return next((each for each in found if each is not None), None)
 
     def fields_of(self, notes: Sequence[msgspec.Struct]) -> Mapping[str, Any]:
-        """Return the fields of all."""
-        return merged("notes", [each.fields_of(notes) for each in self._each] if notes else [])
+        """Return the fields of all, merged; without notes, none."""
+        return merge_fields(
+            "notes", [each.fields_of(notes) for each in self._each] if notes else []
+        )
 
-    def recalled(self, scope: CallScope, answer: HostAnswered) -> None:
-        """Tell all of them."""
+    def note_served_answer(self, scope: CallScope, answer: HostAnswered) -> None:
+        """Note the answer in all of them."""
         for each in self._each:
-            each.recalled(scope, answer)
+            each.note_served_answer(scope, answer)
 
 
-def merged(shared: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of several capabilities; what they say under `shared` stands by name."""
+def merge_fields(shared: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the fields of several capabilities as one dictionary.
+
+    The mappings under the key `shared` are merged by name. For any other key, the last value wins.
+    """
     found: dict[str, Any] = {}
     for each in fields:
         together = {**found.get(shared, {}), **each.get(shared, {})}
@@ -305,7 +358,7 @@ def merged(shared: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class _AllAround:
-    """Several context managers as one, which gives what all of them give."""
+    """Several context managers as one, which yields the variables of all of them."""
 
     def __init__(self, inside: Sequence[AbstractAsyncContextManager[Mapping[str, str]]]) -> None:
         self._inside = [each for each in inside if not isinstance(each, nullcontext)]

@@ -116,13 +116,20 @@ class ChildRunner(Protocol):
     async def begin(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller
     ) -> tuple[Run, Head]:
-        """Start a child with the id `run`, and return its result and head when it has ended."""
+        """Start a child with the id `run`, and return its result and head when it has ended.
+
+        Raise `BackendError` if it gets no interpreter, or no model.
+        """
         ...
 
     async def resume(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller
     ) -> tuple[Run, Head]:
-        """Resume a child that was started, even if it has no record yet."""
+        """Resume a child that was started, even if it has no record yet.
+
+        Return its result and head, recorded ones if it had ended. Raise `ResumeRefused` if it
+        cannot be resumed, and `RunInDoubt` if it has a call that nobody decided about.
+        """
         ...
 
 
@@ -173,7 +180,10 @@ class Children:
         return await self._ask_batch(call, prompts, given, model)
 
     async def wait_until_ended(self) -> None:
-        """Wait until every child has ended: none outlives the program that started it."""
+        """Wait until every child has ended: none outlives the program that started it.
+
+        A cancel that comes meanwhile is raised after that.
+        """
         # No need to cancel: the call that waited for them was cancelled, and cancelled them.
         await until_ended(list(self._under_way))
 
@@ -239,6 +249,7 @@ class Children:
 
     async def _at_once(self, work: Sequence[Awaitable[object]]) -> list[object]:
         tasks = [asyncio.ensure_future(each) for each in work]
+        # The parent waits, so it lends its place: its children may need it.
         waiting: AbstractAsyncContextManager[None] = nullcontext()
         if self._runner is not None:
             waiting = self._runner.slots.lend(depth=self._depth)
@@ -263,7 +274,11 @@ class Children:
         return QueryProblem("ChildStopped", said)
 
     async def _run(self, request: ChildRequest) -> ChildEnded | QueryRefused:
-        """Return the end of a child. One that was cut off is resumed, as another attempt."""
+        """Return the end of a child. One that was cut off is resumed, as another attempt.
+
+        Every attempt on record is performed again, in order, so that each is compared and counted.
+        A refusal is returned at once.
+        """
         attempts = self._attempts(request)
         last = attempts[-1][1] if attempts else None
         told = self._effects.history.is_answered(request.call.intent)
@@ -279,6 +294,7 @@ class Children:
             if isinstance(ended, QueryRefused) or is_last:
                 return ended
             if attempt == len(attempts) and is_over:
+                # It ended by itself, or its program had its end as the answer: never another one.
                 return ended
             charged, run = charged + ended.charge, ended.run
         raise AssertionError("the last attempt is returned")
@@ -303,7 +319,10 @@ class Children:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Take a place among the live children of the tree, and give it back on the way out."""
+        """Take a place among the live children of the tree, and give it back on the way out.
+
+        While it waits, the runner is shown one more waiting child of this run.
+        """
         parent, runner = self.live()
         task = asyncio.current_task()
         assert task is not None
@@ -321,7 +340,7 @@ class Children:
                 runner.waits(parent.run, -1)
 
     def caller(self, request: ChildRequest) -> Caller:
-        """Return what a child records about the call that started it."""
+        """Return what a child records about the call that started it. Only for a live run."""
         return Caller(
             run=self.live()[0].run,
             intent=request.call.intent,
@@ -404,7 +423,10 @@ class ChildCall:
         return [self._end_record(begun, run, head)]
 
     def leave(self, begun: ChildBegun, *, sent: bool) -> ChildEnded:
-        """Return the end of a child that was cancelled before it recorded anything."""
+        """Return the end of a child that was cancelled before it recorded anything new.
+
+        A child that is live ends by itself at a cancel, and `send` returns its end.
+        """
         return ChildEnded(
             intent=begun.intent,
             item=begun.item,
@@ -512,7 +534,11 @@ def _with_context(request: ChildRequest) -> str:
 
 
 def _context(given: object, item: int) -> Context:
-    """Return the context of a child. Raise `UsageError` if it is no text, or too long."""
+    """Return the context of a child: None, one text, or texts by name.
+
+    The texts of a list are named by their position. Raise `UsageError` for anything else, for more
+    than 10,000 texts, and for more than 4,000,000 bytes in all.
+    """
     held: Context
     if given is None or isinstance(given, str):
         held = given
@@ -561,7 +587,7 @@ def _failed_start(run: str, error: BackendError) -> Run:
 
 
 def _growth(before: Charge, now: Charge) -> Charge:
-    """Return the difference of two charges."""
+    """Return the difference of two charges. Its money is None if that of `now` is unknown."""
     known = now.usd is not None
     return Charge(
         usd=(now.usd or 0) - (before.usd or 0) if known else None,

@@ -46,15 +46,19 @@ async def decide(
 ) -> Decisions:
     """Return a decision for every call that is open.
 
-    `model` is the model of the run, `policy` decides where the outcome is unknown, `functions` are
-    the tools by name, and `free` says of a model by name whether it sends no bill. Raise
-    `RunInDoubt` with all undecided calls if the policy is "halt".
+    `model` is the model of the run, and `policy` decides where the outcome is unknown. `functions`
+    are the tools by name. `free` says of a model by name whether it sends no bill. A native program
+    is always left to the policy. Raise `RunInDoubt` with all undecided calls if the policy is
+    "halt", and `UsageError` if `find_reply` returns something else. Errors of lookups are raised.
     """
     found = Decisions()
     undecided: list[OpenCall] = []
+    # These have an end on record: a cancel left them after they were sent. A resume repeats them,
+    # so they need a decision as well, about the attempt that follows.
     left = {key_of(call) for call in left_calls(records)}
     for call in (*open_calls(records), *left_calls(records)):
         if isinstance(call, RunProgram):
+            # Nothing outside can tell how far a native program came.
             undecided.append(call)
             continue
         if isinstance(call, CallHost):
@@ -65,6 +69,7 @@ async def decide(
                 _decide(found, call, Decision.AGAIN if outcome is Lookup.NOT_RECEIVED else outcome)
             continue
         asked = model if isinstance(call, AskModel) else call.model
+        # A model in this process died with it, so its reply is nowhere, and cost nothing.
         reply = (
             Lookup.NOT_RECEIVED if free(asked) else await find_reply(asked, name_outside(run, call))
         )
@@ -78,6 +83,7 @@ async def decide(
         else:
             _decide(found, call, Decision.AGAIN if isinstance(reply, Lookup) else reply, left)
     if undecided and policy == "halt":
+        # Only now, so that one error names every call, and a person decides once.
         names = {call.intent for call in undecided}
         items = {(call.intent, getattr(call, "item", -1)) for call in undecided}
         raise RunInDoubt(
@@ -116,7 +122,11 @@ def name_outside(run: str, call: OpenCall) -> str:
 
 
 async def _find_effect(call: CallHost, function: RunFunction | None, run: str) -> object:
-    """Return the outcome of an effect: what it returned, or a `Lookup`."""
+    """Return the outcome of an effect: what its `lookup` returned, or a `Lookup`.
+
+    `NOT_RECEIVED` for an idempotent one, which is repeated. `UNKNOWN` for a function that is not
+    here, or that has no `lookup`.
+    """
     if function is None:
         return Lookup.UNKNOWN
     if function.idempotent:
@@ -140,7 +150,11 @@ _MADE_AGAIN = "its outcome is unknown; it is made again"
 def settle_doubt(
     model_door: ModelDoor, terms: CallTerms, reserved: Reserved | None, found: Found | None
 ) -> tuple[Settled, str]:
-    """Settle a call in doubt by its decision. Return that, and a message if it has no reply."""
+    """Settle a call in doubt by its decision. Return that, and a message for its record.
+
+    The message is "" if the call has a reply. `AGAIN` costs nothing; otherwise, without a reply,
+    the reservation is charged. Without `reserved`, the charge has no tokens.
+    """
     reserved = reserved or Reserved(tokens_in=0, tokens_out=0)
     if isinstance(found, ModelReply):
         return model_door.settle_recovered(terms, reserved, AttemptReplied(usage=found.usage)), ""

@@ -85,6 +85,9 @@ def host_function(
     After a crash, the outcome of an effect in progress is unknown. An `idempotent` effect is
     repeated. For another one, `lookup` is called with the key that `effect_key()` returned inside
     it. It returns what the function returned then, `NOT_RECEIVED`, or `UNKNOWN`.
+
+    The decorator raises `UsageError` for an unknown policy, and for a name that programs cannot
+    call or that is taken. `name` is that of the function by default.
     """
 
     def made(function: Callable[..., Any]) -> RunFunction:
@@ -104,7 +107,8 @@ def host_function(
 def check_functions(functions: Iterable[object]) -> set[str]:
     """Return the names of functions.
 
-    Raise `UsageError` for one that is not a host function, and for two with one name.
+    Raise `UsageError` for one that is not a host function, and for two with one name. The same for
+    a name that is also the group of another, as with `a` and `a.b`.
     """
     names: set[str] = set()
     for each in functions:
@@ -125,9 +129,10 @@ def check_functions(functions: Iterable[object]) -> set[str]:
 def on_loop(
     functions: Iterable[RunFunction], loop: asyncio.AbstractEventLoop | None
 ) -> tuple[RunFunction, ...]:
-    """Return functions whose coroutines run on the event loop of the caller.
+    """Return functions whose coroutines, and those of their lookups, run on the caller's loop.
 
     The connections, locks and tasks of such a function belong to the loop that they were made on.
+    Functions that are not async stay as they are.
     Without a loop, return the functions as they are.
     """
     if loop is None:

@@ -29,14 +29,14 @@ Refuse = Callable[[Call], TallystickError | None]
 # Returns fields of an answer's record, from the notes that were made while it was served.
 FieldsOf = Callable[[Sequence[msgspec.Struct]], Mapping[str, Any]]
 # Called with an answer that is served from the record.
-Recalled = Callable[[CallScope, HostAnswered], None]
+NoteServed = Callable[[CallScope, HostAnswered], None]
 
 
 class HostFunctions:
     """The functions that the programs of a run may call, and the policy of each.
 
     `refuse` returns why a call may not be made, `fields_of` what is recorded with its answer.
-    `recalled` is called with answers that are served from the record.
+    `note_served_answer` is called with answers that are served from the record.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class HostFunctions:
         *,
         refuse: Refuse = lambda call: None,
         fields_of: FieldsOf = lambda notes: {},
-        recalled: Recalled = lambda scope, answer: None,
+        note_served_answer: NoteServed = lambda scope, answer: None,
     ) -> None:
         self.table = table
         self.names = names
@@ -57,10 +57,14 @@ class HostFunctions:
         self.run_attachments = run_attachments
         self._refuse = refuse
         self.fields_of = fields_of
-        self.recalled = recalled
+        self.note_served_answer = note_served_answer
 
     def refusal(self, call: Call) -> TallystickError | None:
-        """Return why a call may not be made, None if it may."""
+        """Return why a call may not be made, None if it may.
+
+        That is `SkillToolDenied` for a tool or a function of attachments that the loaded skills do
+        not allow, else what `refuse` returns.
+        """
         narrowed = call.name in self._narrowed or call.name.startswith("attachments.")
         if narrowed and not allows(call.scope.tools, call.name):
             return SkillToolDenied(name=call.name)
@@ -202,7 +206,7 @@ class _HostEffect:
 
     def _note_again(self, answer: HostAnswered) -> None:
         self._scope.note_answer(answer)
-        self._functions.recalled(self._scope, answer)
+        self._functions.note_served_answer(self._scope, answer)
 
     def _note(self, reply: bytes) -> PendingWrite:
         call = self._call

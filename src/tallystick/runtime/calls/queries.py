@@ -172,7 +172,11 @@ class Queries:
     async def query_directly(
         self, call: Call, prompts: Sequence[str], model: str | None
     ) -> list[object]:
-        """Return the answers to calls that a program made as another function, `rlm_query`."""
+        """Return the answers to calls that a program made as another function, `rlm_query`.
+
+        A call that failed has its `QueryProblem` in the place of its answer. Raise `QueryProblem`
+        if the model is refused, and `UsageError` if there are too many prompts, or one is too long.
+        """
         return await self._ask_batch(call, prompts, model, None)
 
     async def query_alone(
@@ -185,6 +189,8 @@ class Queries:
         heard: Callable[[QueryOutcome], None],
     ) -> object:
         """Ask one question of a native program, and return the answer or raise `QueryProblem`.
+
+        Raise `UsageError` if the prompt is too long or the run has asked too often.
 
         `heard` is called with the outcome of each attempt. An unknown model is refused as an item,
         not as a batch: two questions of one host call would otherwise have one key on record.
@@ -205,6 +211,7 @@ class Queries:
     # -- inside --------------------------------------------------------------------------------
 
     def _count(self, items: int) -> None:
+        """Count items. Raise `UsageError` if the run has asked more than 100,000."""
         self._items += items
         if self._items > ITEMS_MAX:
             raise UsageError(f"a run asks at most {ITEMS_MAX:,} times")
@@ -257,7 +264,7 @@ class Queries:
         """Check the model of a batch, and with `whole` reserve all its items; return those by item.
 
         Raise `QueryProblem` if it is refused. A batch that is partly on record was let in before:
-        the rest of it reserves item by item.
+        the rest of it reserves item by item. Without `whole`, and in a replay, return {}.
         """
         held: dict[int, ReservedCall] = {}
         if any(self._effects.knows(each.key) for each in requests):
@@ -292,6 +299,12 @@ class Queries:
         held: dict[int, ReservedCall],
         heard: Callable[[QueryOutcome], None] = lambda outcome: None,
     ) -> object:
+        """Return the answer to one item, or its `QueryProblem`.
+
+        A failure that may pass is repeated up to `retries` times. The wait before that is 250 ms,
+        doubled each time, or what the provider asks for if that is longer. A reply that does not
+        match the schema is repaired once.
+        """
         repaired = False
         failures = 0
         while True:
@@ -307,6 +320,7 @@ class Queries:
                     request = request.next()
                     continue
                 if event.reason == DOUBTED:
+                    # Abandoned by decision. The program may handle that; it must not ask again.
                     return QueryProblem("InDoubt", event.message)
                 failures += 1
                 if event.kind == "terminal" or failures > request.call.scope.limits.retries:
@@ -320,6 +334,7 @@ class Queries:
             if problem is None:
                 return value
             if repaired:
+                # Each further repair would be paid for in full, and models repeat their mistakes.
                 return QueryProblem("SchemaMismatch", problem)
             repaired = True
             request = request.next(messages=_repair(request, event.text, problem))
@@ -358,6 +373,8 @@ class QueryCall:
         )
         if begun.prompt_ref is None:
             return now
+        # A long prompt is stored outside of its record, so it is compared by its digest. Another
+        # prompt stays in the field, and shows as the difference.
         same = digest(now.prompt.encode("utf-8", "surrogatepass")) == begun.prompt_ref.id
         return msgspec.structs.replace(
             now, prompt="" if same else now.prompt, prompt_ref=begun.prompt_ref
@@ -408,6 +425,7 @@ class QueryCall:
     async def send(self, begun: QueryAsked) -> Sequence[Record]:
         assert self._model is not None
         assert self._reserved is not None
+        # Anew: the time of the wait for a place is not that of the call.
         self._since = time.monotonic()
         reply = await self._door.ask(
             self._model,
@@ -466,6 +484,7 @@ class QueryCall:
     async def completed(self, ended: QueryOutcome) -> QueryOutcome:
         if not isinstance(ended, QueryReplied) or ended.text_ref is None:
             return ended
+        # A reply that came just now is at hand; a recorded one is read.
         if self._text is None:
             raw = self._models.run_attachments.read(ended.text_ref)
             self._text = raw.decode("utf-8", "surrogatepass")
@@ -545,7 +564,10 @@ class QueryCall:
 def in_doubt(
     asked: QueryAsked, settled: Settled, said: str, *, ends: bool, billed: bool
 ) -> QueryFailed:
-    """Return the record of an attempt in doubt. With `ends`, the call is not repeated."""
+    """Return the record of an attempt in doubt. With `ends`, the call is not repeated.
+
+    `billed` says whether the attempt may have been billed, `said` is the message of the record.
+    """
     return QueryFailed(
         intent=asked.intent,
         item=asked.item,
@@ -618,7 +640,10 @@ def _repair(request: QueryRequest, text: str, problem: str) -> tuple[Message, ..
 
 
 def check_text(prompt: object, item: int) -> str:
-    """Return the prompt of a program. Raise `UsageError` if it is no text, or too long."""
+    """Return the prompt of a program.
+
+    Raise `UsageError` if it is no text, or longer than 1,000,000 bytes. `item` is for the message.
+    """
     if not isinstance(prompt, str):
         raise UsageError(f"prompt {item}: text is needed, not {type(prompt).__name__}")
     if len(prompt.encode("utf-8", "surrogatepass")) > _PROMPT_BYTES_MAX:

@@ -80,7 +80,10 @@ class Call:
         return self.scope.outputs
 
     def inside(self, name_outside: str) -> Call:
-        """Return a call that a script makes while this one is served."""
+        """Return a call that a script makes while this one is served.
+
+        It has the same number on record, shares the notes, and is known outside by another key.
+        """
         return Call(
             self.scope,
             self.key,
@@ -146,7 +149,10 @@ class CallScope:
         self._paid: set[Key] = set()
 
     def call(self, name: str, request: bytes, *, index: int) -> Call:
-        """Return a new call with the next number. Called from any thread."""
+        """Return a new call with the next number. Called from any thread.
+
+        A call of a native program is remembered until it is answered, for `leave`.
+        """
         intent, sha256 = self._numbers.next_number(), call_digest(request)
         if self.program.effect:
             self._asked[intent] = no_answer(self.program, intent, index, name, sha256)
@@ -167,9 +173,10 @@ class CallScope:
         )
 
     def note_answer(self, answered: HostAnswered) -> PendingWrite:
-        """Record an answer. Wait for the write before the program sees the answer of an effect.
+        """Record an answer, and return its write. It may be deferred, except for an effect.
 
-        An answer that comes after the program has ended is not recorded.
+        Wait for the write before the program sees the answer of an effect. An answer is not
+        recorded if the program has ended, or if `leave` has recorded the call.
         """
         with self._guard:
             known = self._asked.pop(answered.intent, None) is not None
@@ -177,6 +184,7 @@ class CallScope:
                 return PendingWrite()
             if self._open.pop(answered.intent, None) is not None:
                 return self._journal.submit(answered)
+            # Any other call can be made again with the program, so it costs no transaction.
             self._journal.append(answered)
             return PendingWrite()
 
@@ -201,14 +209,18 @@ class CallScope:
         self._paid.discard(key)
 
     def leave(self) -> None:
-        """Record the calls that a native program did not wait for: it cannot be run again."""
+        """Record the calls that a native program did not wait for: it cannot be run again.
+
+        Effects in progress are left out: they stay in doubt.
+        """
         for call in [each for each in self._asked.values() if each.intent not in self._open]:
             self.note_answer(call)
 
     def close(self) -> None:
         """Record nothing more of the program: it has ended.
 
-        An effect or a paid call without an answer is in doubt from here on.
+        An effect or a paid call without an answer is in doubt from here on, and `left_open` names
+        one. Closing twice does nothing.
         """
         with self._guard:
             if self.closed:

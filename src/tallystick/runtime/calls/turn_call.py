@@ -117,6 +117,7 @@ class TurnCall:
                 held = msgspec.structs.replace(intent, reserved=reserved.reserved)
                 yield self._with_limit(reserved.tokens_out_max, held)
         except WaitedTooLong:
+            # With the figure that is also there on replay: the time of the wait would differ.
             said = f"{self._wall_ms_left:,} ms passed before the model was free"
             raise WaitedTooLong(said) from None
         except (BudgetExhausted, BudgetUnpriced) as error:
@@ -143,6 +144,7 @@ class TurnCall:
         try:
             messages = with_pictures(self._messages, self._asked.read)
         except AttachmentError as error:
+            # Nothing was sent. As a failure of the call it is recorded, and costs nothing.
             missing = ModelError(reason="invalid_request", message=str(error), billed=False)
             return [
                 self._failure_record(missing, self._door.settle_failure(self._reserved, missing))
@@ -158,6 +160,7 @@ class TurnCall:
         )
         if isinstance(reply, ModelError):
             return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]
+        # Nothing is reserved for time, so it is counted apart from the settlement.
         self._door.run_scopes.spend(Amount(wall_ms=self._wall_ms()))
         settled = self._door.settle_reply(self._reserved, reply)
         return [self._reply_record(reply, settled, wall_ms=self._wall_ms())]

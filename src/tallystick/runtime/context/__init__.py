@@ -1,1 +1,1 @@
-"""Context: what a run is given, and what its model is told of it."""
+"""Hold the inputs, attachments and variables of a run."""

@@ -1,8 +1,8 @@
-"""A run's attachments: what it keeps, what its programs find in them, its pictures, its replay.
+"""Store and read the attachments of one run, and give its programs access to them.
 
-Everything a record refers to is kept here first and committed in the transaction that writes the
-record. Programs reach what the run printed (`outputs`) and, where they are granted it, the
-attachments of the session (`attachments.put`, `get`, `ls`).
+Everything that a record refers to is stored here first, and committed in the transaction that
+writes the record. Programs can read earlier outputs of the run (`outputs`). With grants they can
+also use the other attachments of the run (`attachments.put`, `get`, `ls`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tallystick.sandbox.snapshot import SNAPSHOT_TYPE
 from tallystick.sandbox.text import HostText
 
 READ, WRITE = "attachments.read", "attachments.write"
-# What is longer is not written into a record.
+# A longer text is not written into a record.
 INLINE_BYTES_MAX = 65_536
 PUT_BYTES_MAX = 4_000_000
 PUT_COUNT_MAX = 1_000
@@ -50,30 +50,34 @@ _STR_BYTES_MAX = 4_000_000
 _TEXTS_OPEN_MAX = 64
 _PIECE_BYTES = 1 << 20
 _TEXT_TYPES = ("text/", "application/json")
-# What was printed before, by its place; and the keys of such texts that are no attachments.
+# The function for earlier outputs, and the prefix of the keys of those that are no attachments.
 _OUTPUT, _KEPT = "outputs.get", "kept:"
-# Calls whose answers are made again from the records of their queries.
+# Calls whose answers replay computes again from the records of their queries.
 _QUERIES = frozenset({"llm_query", "llm_query_batched", "rlm_query", "rlm_query_batched"})
 
 
 def is_pure(name: str, *, ok: bool) -> bool:
-    """Whether an answer follows from the request and what the run has kept otherwise.
+    """Return True if replay can compute this answer again, from attachments or model calls.
 
-    What bytes say never changes; whether they were there at the time does, so that a text was not
-    found is written down.
+    Such an answer is recorded by its digest only. A failed read of a text is recorded in full:
+    bytes never change, but whether they existed at that time may.
     """
     return name in _QUERIES or (ok and name.startswith(("text.", _OUTPUT)))
 
 
-class Asking(Protocol):
-    """The call of a program, as far as it says what was printed before."""
+class CallingProgram(Protocol):
+    """The part of a program's call that holds the earlier outputs of the run."""
 
     @property
     def outputs(self) -> tuple[Output, ...]: ...
 
 
 class RunAttachments:
-    """The attachments of one run, in its session."""
+    """The attachments of one run, under the holder that the run names in its start.
+
+    Methods that store or read raise `AttachmentError` if the store fails. Reading raises
+    `AttachmentNotFound` for what the run does not hold, and `AttachmentCorrupt` for damaged bytes.
+    """
 
     def __init__(
         self,
@@ -93,10 +97,10 @@ class RunAttachments:
         self._put_bytes = 0
         self._puts = 0
 
-    # -- keeping -------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------
 
     def batch(self) -> Batch:
-        """Several to be kept together with the next records."""
+        """Return a batch for attachments that are all committed with the next records."""
         batch = self._held.batch()
         with self._guard:
             self._batches.append(batch)
@@ -105,25 +109,35 @@ class RunAttachments:
     def keep(
         self, source: Source, *, media_type: str | None = None, label: str | None = None
     ) -> AttachmentRef:
-        """Keep bytes that the next records refer to."""
+        """Store bytes, and commit them with the next records, which refer to them.
+
+        Until then a crash leaves only an intent, and the bytes can be collected.
+        """
         ref = self._held.put(source, media_type=media_type, label=label)
         with self._guard:
             self._uncommitted.append(ref.id)
         return ref
 
     def keep_output(self, path: Path, *, label: str) -> AttachmentRef:
-        """Keep what a program printed into a file, and do away with the file."""
+        """Store the output that a program printed into a file, and remove the file.
+
+        Raise `OSError` if the file cannot be read. If storing fails, the file stays.
+        """
         with path.open("rb") as file:
             ref = self.keep(file, media_type="text/plain", label=label)
         remove_output(path)
         return ref
 
     def references(self) -> Sequence[Reference]:
-        """Everything that the session of the run holds."""
+        """Return the rows of all attachments that the holder of the run has."""
         return self._held.references()
 
     def keep_snapshot(self, pieces: Iterable[bytes]) -> AttachmentRef | None:
-        """Keep the interpreter, where programs cannot see it. Only the last is kept."""
+        """Store a snapshot of the interpreter, which programs cannot see. Only the last is kept.
+
+        The earlier ones are released when the next records are committed. Return None if the run
+        has no place for snapshots.
+        """
         if self._snapshots is None:
             return None
         ref = self._snapshots.put(iter(pieces), media_type=SNAPSHOT_TYPE, label="of a run")
@@ -132,13 +146,19 @@ class RunAttachments:
         return ref
 
     def read_snapshot(self, ref: AttachmentRef) -> Chunks:
-        """A snapshot of this run. Raises `AttachmentNotFound` for one that was not kept."""
+        """Return a snapshot of this run, in pieces.
+
+        Raise `AttachmentNotFound` if it was not kept.
+        """
         if self._snapshots is None:
             raise AttachmentNotFound(id=ref.id)
         return self._snapshots.chunks(ref.id)
 
     def run_over(self, ended: RunEnded | None) -> None:
-        """Let go of what only a resume would need, once there is nothing to resume."""
+        """Release the snapshots of an answered run, which only a resume would need.
+
+        Other runs keep theirs. Errors are ignored: the bytes then stay until the run is removed.
+        """
         if self._snapshots is None or ended is None or ended.stop != "answered":
             return
         with contextlib.suppress(AttachmentError, LedgerError):
@@ -146,13 +166,17 @@ class RunAttachments:
                 self._snapshots.delete_all()
 
     def share(self, refs: Sequence[AttachmentRef]) -> None:
-        """Hold what another session keeps, from the next records on."""
+        """Hold attachments of another holder too. They are committed with the next records."""
         self._held.intend(refs)
         with self._guard:
             self._uncommitted.extend(ref.id for ref in refs)
 
     def to_commit(self) -> Also | None:
-        """What the transaction that writes the next records has to commit, if anything."""
+        """Return the function that commits everything stored since the last call; None for nothing.
+
+        The transaction that writes the next records calls it. What it returns is not returned
+        again, so the caller has to use it.
+        """
         with self._guard:
             ids, self._uncommitted = self._uncommitted, []
             batches, self._batches = self._batches, []
@@ -166,6 +190,7 @@ class RunAttachments:
             if ids:
                 self._held.commit(ids, within=within)
             if taken is not None and self._snapshots is not None:
+                # Only the last snapshot is kept: release the others in the same transaction.
                 self._snapshots.commit([taken], within=within)
                 for each in self._snapshots.references(within=within):
                     if each.ref.id != taken:
@@ -176,11 +201,14 @@ class RunAttachments:
     # -- reading -------------------------------------------------------------------------------
 
     def read(self, ref: AttachmentRef) -> bytes:
-        """All of it, checked."""
+        """Return all bytes of an attachment, checked against its digest."""
         return self._held.read(ref.id)
 
     def text(self, id: str) -> HostText:
-        """An attachment as text. Its bytes are checked once, then read as they are asked for."""
+        """Return an attachment as text. Its bytes are checked once, and read when they are needed.
+
+        The last 64 texts stay open. Raise `AttachmentNotFound` if the run does not hold it.
+        """
         with self._guard:
             if id in self._texts:
                 self._texts.move_to_end(id)
@@ -189,13 +217,14 @@ class RunAttachments:
             if path is None:
                 text = HostText(self._held.read(id))
             else:
+                # Reading it once as chunks checks the digest. Reads from the file are not checked.
                 with self._held.chunks(id) as chunks:
                     for _ in chunks:
                         pass
                 text = HostText.open(path)
-        return self._remembered(id, text)
+        return self._remember(id, text)
 
-    def _remembered(self, key: str, text: HostText) -> HostText:
+    def _remember(self, key: str, text: HostText) -> HostText:
         with self._guard:
             self._texts[key] = text
             while len(self._texts) > _TEXTS_OPEN_MAX:
@@ -204,19 +233,27 @@ class RunAttachments:
 
     @property
     def durable(self) -> bool:
-        """Whether what is kept has a file of its own, if it is long."""
+        """True if the attachments are on disk, where a long one has a file of its own."""
         return self._held.persistence is Persistence.DURABLE
 
     def own_text(self, ref: AttachmentRef) -> HostText | None:
-        """The text of what was kept just now, from its own file; None if it has none."""
+        """Return the text of an attachment that was just stored; None if it has no file yet.
+
+        Its bytes are not checked against the digest: this run has just written them.
+        """
         try:
             with self._held.local(ref.id) as path:
                 return None if path is None else HostText.open(path)
         except AttachmentNotFound:
-            return None  # It waits in memory for its transaction.
+            return None  # It is still in memory, until its transaction.
 
-    def find_text(self, key: str, asking: Asking) -> HostText:
-        """A text that a program names: what the run printed, or what it was granted to read."""
+    def find_text(self, key: str, asking: CallingProgram) -> HostText:
+        """Return a text that a program names: an earlier output, or an attachment.
+
+        The key of an earlier output that is no attachment is `kept:` and its place. Raise
+        `CapabilityDenied` for an attachment that is no output without the grant `attachments.read`,
+        and `AttachmentNotFound` if the run does not hold it.
+        """
         for place, each in enumerate(asking.outputs if key.startswith(_KEPT) else ()):
             if isinstance(each, KeptText) and key == f"{_KEPT}{place}":
                 return self._kept_text(key, each)
@@ -226,16 +263,16 @@ class RunAttachments:
         return self.text(key)
 
     def _kept_text(self, key: str, kept: KeptText) -> HostText:
-        """A text that left the prompt. Where it stands in `outputs`, it stays."""
+        """Return a text that was taken out of the prompt. Its place in `outputs` never changes."""
         with self._guard:
             if key in self._texts:
                 return self._texts[key]
-        return self._remembered(key, HostText(kept.text.encode("utf-8", "replace")))
+        return self._remember(key, HostText(kept.text.encode("utf-8", "replace")))
 
     # -- for programs --------------------------------------------------------------------------
 
     def functions(self) -> list[HostFunction]:
-        """What programs call; those of `attachments` need their grants."""
+        """Return the functions for programs. Those of `attachments` need grants."""
         made: list[tuple[str, Callable[..., Any], str]] = [
             ("outputs.count", lambda asking: len(asking.outputs), ""),
             (_OUTPUT, self._output, ""),
@@ -248,14 +285,14 @@ class RunAttachments:
                 name=name,
                 function=function,
                 needs=needs,
-                # What was printed depends on which program asks, and is at hand.
+                # The outputs depend on the program that calls, and need no wait.
                 local=name.startswith("out"),
                 handed=name.startswith("out"),
             )
             for name, function, needs in made
         ]
 
-    def _output(self, asking: Asking, place: int) -> HeldText | str:
+    def _output(self, asking: CallingProgram, place: int) -> HeldText | str:
         if type(place) is not int or not 0 <= place < len(asking.outputs):
             raise UsageError(f"there are {len(asking.outputs)} kept outputs")
         found = asking.outputs[place]
@@ -266,11 +303,13 @@ class RunAttachments:
             return raw.decode()
         return HeldText(key=f"{_KEPT}{place}", bytes=len(raw), name=found.label)
 
+    # The docstrings of `put`, `get` and `ls` are shown to programs and recorded with each run.
+
     def put(
         self, data: object, label: str | None = None, media_type: str | None = None
     ) -> dict[str, object]:
         """Keep text or bytes beyond this run; returns its id, media type and size."""
-        raw = _raw(data)
+        raw = _to_bytes(data)
         if len(raw) > PUT_BYTES_MAX:
             raise UsageError(
                 f"{len(raw):,} bytes; at most {PUT_BYTES_MAX:,} in one put: keep it in parts"
@@ -280,9 +319,11 @@ class RunAttachments:
                 raise UsageError(f"a run keeps at most {PUT_COUNT_MAX:,} attachments")
             if self._put_bytes + len(raw) > PUT_BYTES_TOTAL_MAX:
                 raise UsageError(f"a run keeps at most {PUT_BYTES_TOTAL_MAX:,} bytes")
+            # Counted before the bytes are stored: parallel puts must not pass the limit together.
+            # A put that then fails counts too.
             self._puts += 1
             self._put_bytes += len(raw)
-        ref = self.keep(raw, media_type=_said(media_type), label=_said(label))
+        ref = self.keep(raw, media_type=_text_or_none(media_type), label=_text_or_none(label))
         return _as_dict(ref)
 
     def get(self, id: object) -> str | bytes | HeldText:
@@ -299,7 +340,7 @@ class RunAttachments:
     def ls(self) -> list[dict[str, object]]:
         """What this session keeps: id, media type, size and label of each."""
         kept = [each.ref for each in self._held.references()]
-        # The interpreter that a session's run went on with is not a program's to read.
+        # Programs must not read the interpreter state with which a run in a session began.
         return [_as_dict(each) for each in kept if each.media_type != SNAPSHOT_TYPE]
 
 
@@ -320,14 +361,17 @@ def _as_dict(ref: AttachmentRef) -> dict[str, object]:
 
 
 def _id_of(given: object) -> str:
-    """An id, or what `put` and `ls` gave."""
+    """Return an id, given as such or as a dictionary that `put` or `ls` returned.
+
+    Raise `UsageError` for anything else.
+    """
     found = given.get("id") if isinstance(given, dict) else given
     if not isinstance(found, str):
         raise UsageError(f"an attachment is named by its id, not by {type(given).__name__}")
     return found
 
 
-def _raw(data: object) -> bytes:
+def _to_bytes(data: object) -> bytes:
     if isinstance(data, str):
         return data.encode("utf-8", "surrogatepass")
     if isinstance(data, bytes):
@@ -335,19 +379,26 @@ def _raw(data: object) -> bytes:
     raise UsageError(f"text or bytes can be kept, not {type(data).__name__}")
 
 
-def _said(value: object) -> str | None:
+def _text_or_none(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise UsageError(f"text is needed, not {type(value).__name__}")
 
 
-# Pictures of a request, read from the attachments where the request leaves, and nowhere before.
+# -- pictures -----------------------------------------------------------------------------------
+#
+# The bytes of a picture are read just before its request is sent. Until then a message has only the
+# reference.
 
 
 def with_pictures(
     messages: tuple[Message, ...], read: Callable[[AttachmentRef], bytes]
 ) -> tuple[Message, ...]:
-    """The messages with the bytes of every picture. One that is missing fails the request."""
+    """Return the messages with the bytes of every picture.
+
+    `read` returns the bytes of a reference. Its error for a missing picture is not caught, so the
+    request fails.
+    """
     return tuple(
         msgspec.structs.replace(each, images=tuple(_read(image, read) for image in each.images))
         if each.images

@@ -1,7 +1,7 @@
-"""One text or picture that a run is given, as a request for a run names it.
+"""Define an input of a run: one text or picture.
 
-How inputs are laid out for programs, described to the model, kept and cited is the capability of
-`tallystick.inputs`. The runtime hands them through and asks for their names alone.
+The package `tallystick.inputs` lays inputs out for programs, describes them to the model, stores
+and cites them. The runtime passes them on, and reads only the names of their variables.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One text, or picture, and the name it came under. A text has no `media_type`.
+    """One text or picture, and its name. A text has no `media_type`.
 
-    A long one has a `path`: its text is that file, which others may change. `variable` is where
-    programs find it, `encoding` what its file was in, if that is not UTF-8.
+    If `path` is set, `text` reads that file, which other processes may change. `variable` is the
+    variable of programs. `encoding` is that of the file, `UTF_8` if it was not decoded.
     """
 
     name: str
@@ -34,13 +34,15 @@ class Input:
 
     @property
     def is_picture(self) -> bool:
+        """True for PNG, JPEG, GIF and WebP."""
         return self.media_type in PICTURES
 
 
 def given_text(text: str, *, name: str | None = None, variable: str = CONTEXT) -> Input:
-    """A text that is there already, for programs in `variable`.
+    """Return a text in memory as an input for programs, in `variable`.
 
-    Several in one variable are a dictionary there, each under its `name`.
+    Several texts in one variable are a dictionary, each under its `name`; without one, the name is
+    that of the variable. Raise `UsageError` if programs cannot have a variable of that name.
     """
     check_variables([variable])
     called = variable if name is None else name

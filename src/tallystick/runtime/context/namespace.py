@@ -1,7 +1,7 @@
-"""The names that a run's programs find: those of its data, and those made from what it recorded.
+"""Define the names in the namespace of a run's programs, and check the names of variables.
 
-A text given without a name is in `context`, and its views are `lines`, `rows` and so on. Those of a
-text with a name of its own carry it: `orders_lines`, `orders_rows`.
+A text without a name is in the variable `context`, and its views are `lines`, `rows` and so on. The
+views of a text with a name of its own begin with that name: `orders_lines`, `orders_rows`.
 """
 
 from __future__ import annotations
@@ -21,45 +21,50 @@ CONTEXT = "context"
 VARIABLES_MAX = 20
 _VIEWS = ("lines", "rows", "records", "data", "numbers")
 _NAME_CHARS_MAX = 60
-# Without what is there for interactive use only.
+# Without the names that exist for interactive use only.
 _BUILT_IN = frozenset(dir(builtins)) - {"copyright", "credits", "license"}
 
 
 def view_name(view: str, of: str) -> str:
-    """What a view of a variable is called."""
+    """Return the name of a view of a variable."""
     return view if of == CONTEXT else f"{of}_{view}"
 
 
-def called(name: str, key: str | None) -> str:
-    """How a program writes it: the name, or the entry if that is a dictionary."""
+def spelling_of(name: str, key: str | None) -> str:
+    """Return the Python expression for a text: its variable, or its entry if `key` is not None."""
     return name if key is None else f"{name}[{key!r}]"
 
 
 def check_variables(names: Iterable[str], *, functions: Iterable[str] = ()) -> None:
-    """Refuse names that a program cannot have for its data. `functions` are those of the run."""
+    """Raise `UsageError` for names that variables of a program cannot have, or more than 20.
+
+    `functions` are the names of the functions of the run. A name is refused if one of these, or a
+    view of another variable, has it. A name that comes twice counts once.
+    """
     given = list(dict.fromkeys(names))
     if len(given) > VARIABLES_MAX:
         raise UsageError(f"{len(given):,} names for data; at most {VARIABLES_MAX}")
     taken = {each.partition(".")[0] for each in functions}
     for name in given:
         if name != CONTEXT:
-            _check(name)
+            _check_variable(name)
         if name in taken:
             raise UsageError(f"{name[:_NAME_CHARS_MAX]}: a function of this run has that name")
+    # Whether a text has a view depends on its content, so every view that it may have is reserved.
     for of in given:
         for view in _VIEWS:
             if view_name(view, of) in given:
                 both = view_name(view, of)
-                raise UsageError(f"{both}: what `{of}` is made of can have that name; use another")
+                raise UsageError(f"{both}: a view of `{of}` may have that name; use another")
 
 
-def _check(name: str) -> None:
+def _check_variable(name: str) -> None:
     shown = name[:_NAME_CHARS_MAX]
     if (
         not name.isidentifier()
         or name.startswith("_")
         or len(name) > _NAME_CHARS_MAX
-        # The compiler would read it as another name.
+        # The compiler normalizes names, so programs would see another name.
         or unicodedata.normalize("NFKC", name) != name
     ):
         raise UsageError(
@@ -71,7 +76,7 @@ def _check(name: str) -> None:
 
 
 def check_function(name: str) -> None:
-    """Refuse a name that programs could not call, or that they have for something else."""
+    """Raise `UsageError` for a function name that programs cannot call, or that is taken."""
     check_host_name(name)
     group = name.partition(".")[0]
     if group in TAKEN or group == CONTEXT:
@@ -79,7 +84,10 @@ def check_function(name: str) -> None:
 
 
 def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the texts that a run was given whole."""
+    """Return the texts in the variables of a run: those in the guest, in order.
+
+    Texts in dictionaries are among them, one level deep. Other values are left out.
+    """
     held = [
         each
         for value in values.values()
@@ -88,15 +96,15 @@ def texts_of(values: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(each for each in held if isinstance(each, str))
 
 
-# The names a run's programs find, made from what the run recorded.
+# -- the namespace of a recorded run ------------------------------------------------------------
 #
-# Live and on replay the guest is told the same bytes, since both come from the record and from what
-# it names by digest.
+# Live and on replay the guest is given the same bytes: both come from the record, and from the
+# attachments that it names by digest.
 
 
 def names_of(started: RunStarted, values: Mapping[str, object]) -> HostNames:
-    """The namespace of a run. `values` are its inputs, which the record names by their digests."""
-    told = [
+    """Return the namespace of a run. `values` are its inputs, which the record names by digest."""
+    recorded = [
         started.functions,
         started.values,
         started.inputs,
@@ -105,7 +113,7 @@ def names_of(started: RunStarted, values: Mapping[str, object]) -> HostNames:
         started.files,
     ]
     return HostNames(
-        key=digest(canonical(told)),
+        key=digest(canonical(recorded)),
         functions=tuple(HostName(name=name, doc=doc) for name, doc in started.functions),
         texts=tuple(
             HostTextName(name=each.name, key=each.key, id=each.id, bytes=each.bytes)

@@ -42,7 +42,11 @@ _Key = tuple[str, int, int, int]
 
 
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
-    """The first difference between a record and what an execution produces now."""
+    """The first difference between a record and what an execution produces now.
+
+    `seq` is the position of the record. `recorded` or `now` is None if that side has no such field.
+    `field` is `calls` if a whole call is missing or new.
+    """
 
     seq: int
     field: str
@@ -81,7 +85,10 @@ class Cursor:
 
     @property
     def ends_here(self) -> bool:
-        """True if nothing is left but the end of the run: its receipt and `RunEnded`."""
+        """True if at most two records are left: an end has two, its receipt and `RunEnded`.
+
+        Model calls and children of programs do not count.
+        """
         return len(self._records) - self._place <= 2
 
     @property
@@ -103,6 +110,7 @@ class Cursor:
         """
         if not self.exhausted:
             return self.seq
+        # Counted, not searched: a batch asks this for each of up to 10,000 calls.
         if len(self._queries) == self._left[intent]:
             return None
         return min(seq for seq, each in self._queries.values() if each.intent != intent)
@@ -136,16 +144,23 @@ class Cursor:
         return resumed, ended
 
     def compare_end(self, ended: Sequence[Record]) -> Divergence | None:
-        """Compare the end that `continuation` took with the end that the run would have now."""
+        """Compare the end that `continuation` took with the end that the run would have now.
+
+        Return the first difference, None if they are equal. The end that was taken is forgotten, so
+        it is compared once. Raise `ValueError` if none was taken.
+        """
         before, self._end = self._end, ()
         pairs = zip(before, ended, strict=True)
         found = (_difference(seq, recorded, now) for (seq, recorded), now in pairs)
         return next((each for each in found if each is not None), None)
 
     def take(self, record: Record) -> Divergence | None:
-        """Compare with the recorded one, and take it. Raise `RecordEnds` if there is none.
+        """Compare with the recorded one, and take it. Return a difference, None if they are equal.
 
-        Return the first field that differs, None if all are equal.
+        The difference is the first field that differs, in alphabetical order; `wall_ms` is not
+        compared. Texts in it are cut to 200 characters. For a program's call, the recorded one is
+        found by its key; if there is none, the field is `calls`. For other records, raise
+        `RecordEnds` if all were repeated.
         """
         if isinstance(record, QueryRecord):
             found = self._pop(record)
@@ -159,7 +174,7 @@ class Cursor:
         return _difference(seq, before, record)
 
     def take_call_of(self, program: int) -> CallHost | HostAnswered | None:
-        """Take the next record if it is a host call of a program, or its answer."""
+        """Take the next record if it is a host call of this program, or its answer; else None."""
         found = self._at(0)
         if isinstance(found, CallHost | HostAnswered) and found.program == program:
             self._place += 1
@@ -167,7 +182,10 @@ class Cursor:
         return None
 
     def take_query(self, record: QueryRecord) -> None:
-        """Take a recorded model call or child without a comparison: its program is served."""
+        """Take a recorded model call or child without a comparison: its program is served.
+
+        Do nothing if it was taken before, or is not on record.
+        """
         self._pop(record)
 
     def _pop(self, record: QueryRecord) -> tuple[int, QueryRecord] | None:

@@ -57,9 +57,10 @@ class Decisions:
     left: dict[Key, Found] = field(default_factory=dict)
 
     def instead_of(self, key: Key) -> Found | None:
-        """Return, and forget, the outcome of the attempt after a call that was left.
+        """Return, and forget, the decision about the attempt after a call that was left.
 
-        Return None if that attempt is to be made.
+        That is its reply, or `Decision.ABANDON`. Return None if the attempt is to be made, because
+        no call was left before it, or the decision is to repeat that one.
         """
         if key.kind == "turn":
             # Each attempt at a turn's call has a number of its own.
@@ -115,7 +116,8 @@ class Effect(Protocol, Generic[Begun, Ended]):
     def admit(self) -> AbstractAsyncContextManager[Begun]:
         """Wait for a place and for money, and yield the beginning to record.
 
-        Raise `Refused` if the call is not made.
+        Raise `Refused` if the call is not made. On the way out, the place is given back, and a
+        reservation that was not settled.
         """
         ...
 
@@ -127,7 +129,10 @@ class Effect(Protocol, Generic[Begun, Ended]):
         ...
 
     def leave(self, begun: Begun, *, sent: bool) -> Ended:
-        """Settle an attempt that a cancel interrupts, and return its outcome."""
+        """Settle an attempt that a cancel interrupts, and return its outcome.
+
+        `sent` is False if the cancel came while its beginning was written.
+        """
         ...
 
     async def settle_doubt(self, begun: Begun, found: Found | None) -> Ended:
@@ -138,15 +143,25 @@ class Effect(Protocol, Generic[Begun, Ended]):
         ...
 
     def record_unsent(self, found: Found) -> tuple[Begun, Ended]:
-        """Return beginning and outcome of the attempt after one that was left. Send nothing."""
+        """Return beginning and outcome of the attempt after one that was left. Send nothing.
+
+        `found` is the reply that was found, or `Decision.ABANDON`.
+        """
         ...
 
     def count_served(self, begun: Begun | None, ended: Ended) -> None:
-        """Count the cost of an attempt whose outcome is on record."""
+        """Count the cost of an attempt whose outcome is on record. In a replay, count nothing.
+
+        Called once, before the attempt is compared. `begun` is None if it has no beginning.
+        """
         ...
 
     async def completed(self, ended: Ended) -> Ended:
-        """Return the outcome with its long text, which is stored outside of the record."""
+        """Return the outcome with its long text, which is stored outside of the record.
+
+        Called last, once for each attempt that has an outcome. Raise `AttachmentError` if the text
+        cannot be read.
+        """
         ...
 
 
@@ -163,7 +178,7 @@ class HostEffect(Protocol):
     def is_effect(self) -> bool: ...
 
     def begin(self, attempt: int) -> CallHost:
-        """Return its beginning, and count it as in progress."""
+        """Return its beginning, and count it as in progress. Called once for each attempt."""
         ...
 
     def check(self, known: HostAnswered | CallHost) -> None:
@@ -173,12 +188,16 @@ class HostEffect(Protocol):
     def serve(self, answer: HostAnswered) -> bytes | Awaitable[bytes]:
         """Return a recorded answer, and note it.
 
-        If only the digest of the answer is recorded, compute it again and compare.
+        If only the digest of the answer is recorded, compute it again and compare. Raise
+        `ReplayDiverged` if it differs.
         """
         ...
 
     def make(self) -> bytes | Awaitable[bytes]:
-        """Make the call, note its answer, and return it."""
+        """Make the call, note its answer, and return it. A refused call is answered with its error.
+
+        The answer of an effect is committed before it is returned.
+        """
         ...
 
     def answer_decided(self, found: Found) -> bytes:
@@ -205,14 +224,20 @@ class Effects:
         return self._journal
 
     def decision_on(self, key: Key) -> Found:
-        """Return the decision on a call in doubt."""
+        """Return the decision on a call in doubt.
+
+        There is one for each call without an outcome when the run was resumed. Raise `KeyError` for
+        any other call.
+        """
         return self._decisions.open[key]
 
     async def perform(self, effect: Effect[Begun, Ended]) -> Ended:
         """Return the outcome of an effect: served from the record, decided, or made to happen.
 
         Raise `ResumeDiverged`, or `ReplayDiverged` from a replay, if another effect is next on
-        record. A replay raises what ended the run where its record stops.
+        record. A replay raises what ended the run where its record stops. A cancel is raised once
+        the outcome is recorded, or its write has started. If the program has ended, the outcome is
+        not recorded, and a call that has not begun raises a cancel.
         """
         key = effect.key
         # A key says of which kind a record is; the types of an effect say the same.
@@ -247,7 +272,9 @@ class Effects:
         """Return the answer to a host call. Called in the thread of the program.
 
         A local function is called right here: a round trip over the event loop would cost more
-        than most of these calls.
+        than most of these calls. For an effect, first wait until its beginning is on disk. Raise
+        `ReplayDiverged` if the call differs from the recorded one, and `ResumeDiverged` if another
+        record is next.
         """
         known = self._history.begun(call.key)
         ended = self._history.ended(call.key)
@@ -256,6 +283,8 @@ class Effects:
             self._begin_here(call, len(known))
             return call.serve(ended)
         if not known:
+            # The record of a call that was cut off may have model calls of this one, without its
+            # answer. They are repeated inside it, so they do not make it a divergence.
             self._journal.check_new(call.what, beside=call.key.intent)
             if call.is_effect:
                 # An effect is recorded before the calls that it makes, so nothing may be left on
@@ -269,6 +298,7 @@ class Effects:
         self._begin_here(call, len(known))
         found = self._decisions.open[call.key]
         if isinstance(found, Decision) and found is not Decision.ABANDON:
+            # A beginning of its own, or the record could not tell how often it may have happened.
             self._begin_here(call, last.attempt + 1, first=last.attempt + 1)
             return call.make()
         return call.answer_decided(found)
@@ -282,11 +312,13 @@ class Effects:
     ) -> Outcome | None:
         """Return the refusal of a whole batch, recorded or found by `refuse`; None to let it in.
 
-        A new refusal is recorded. A batch that is let in leaves no record.
+        A new refusal is recorded. A batch that is let in leaves no record. `refuse` is not called
+        for a recorded refusal, nor in a replay. Raise `ResumeDiverged` if other records are next.
         """
         known = self._history.ended(key)
         if known is None:
             if self._journal.is_replay:
+                # It was let in, or its items are not on record either, which `_make` finds.
                 return None
             self._journal.check_new(f"{key.kind} {key.intent}")
             known = await refuse()
@@ -299,10 +331,13 @@ class Effects:
     async def _serve(self, effect: Effect[Begun, Ended], ended: Ended) -> Ended:
         await self._end(effect, [ended])
         if self._history.is_left(ended):
+            # Rule 4: the run was cancelled here, and not resumed since.
             raise self._journal.recorded_end()
         return await effect.completed(ended)
 
     async def _make(self, effect: Effect[Begun, Ended]) -> Ended:
+        # In a replay, a turn or a native program without a record is where the record stops, or
+        # where an end from outside is next. The driver compares that end.
         if not self._journal.is_replay or effect.scope is not None:
             key = effect.key
             beside = key.intent if key.kind in ("query", "child") else None
@@ -345,13 +380,17 @@ class Effects:
         if scope.closed:
             # Its beginning could not be recorded any more, so it must not begin.
             raise asyncio.CancelledError
+        # Counted before the write: if the program ends during it, the call is in doubt.
         scope.open_call(effect.key)
         await self._journal.write(begun, forced=True)
 
     async def _end(self, effect: Effect[Begun, Ended], records: Sequence[Record]) -> None:
         scope = effect.scope
         if scope is not None and scope.closed:
+            # The run has continued without this call, which is in doubt on its record already.
             return
+        # Not forced: an outcome that a power loss takes away leaves the call in doubt, which is
+        # safe. The beginning of the next effect forces it to the disk.
         try:
             await self._journal.write(*records)
         except asyncio.CancelledError:
@@ -369,6 +408,9 @@ class Effects:
             scope.close_call(effect.key)
 
     def _begin_here(self, call: HostEffect, attempt: int, *, first: int = 1) -> None:
-        """Write that an effect is begun, as often as it was. Waits until that is on the disk."""
+        """Write the beginnings `first` to `attempt`, and wait until they are on disk.
+
+        Beginnings that are on record are compared instead. For an `attempt` of 0 do nothing.
+        """
         for number in range(first, attempt + 1):
             self._journal.write_here(call.begin(number), forced=True)

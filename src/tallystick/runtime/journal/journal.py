@@ -43,7 +43,13 @@ class NeedsPerson(Exception):
 
 
 class Journal:
-    """The records of one run, compared and appended. Without `open` it writes nothing: a replay."""
+    """The records of one run, compared and appended. Without `open` it writes nothing: a replay.
+
+    A method that takes a record raises `ResumeDiverged` if a resumed run makes another record than
+    the next one. After that, it raises it again for the first new record. A replay notes the first
+    difference in `first`. It raises `RecordEnds` where the record stops, but notes a program's call
+    there as a difference. A new record raises what the ledger raises.
+    """
 
     def __init__(self, history: History, *, run: str) -> None:
         self._history = history
@@ -70,7 +76,8 @@ class Journal:
     def open(self, writer: LedgerWriter, continuation: Continuation | None) -> None:
         """Write new records with `writer`, after those on record.
 
-        `continuation` is the first new record of a run that is resumed or forked.
+        `continuation` is the first new record of a run that is resumed or forked, None for a new
+        run. This writes nothing yet.
         """
         self._writer, self._continuation = writer, continuation
         self.live = not self._history.records
@@ -79,6 +86,7 @@ class Journal:
 
     @property
     def is_replay(self) -> bool:
+        """True if nothing is written. Known once `open` was called, or the run is driven."""
         return self._writer is None
 
     @property
@@ -104,7 +112,8 @@ class Journal:
         """Raise a divergence if a call that is not on record comes while the record has more.
 
         Nothing may be sent then. Calls of the host call `beside` do not count: model calls of a
-        batch, or children, end in any order.
+        batch, or children, end in any order. A resumed run raises `ResumeDiverged`. A replay notes
+        the difference, and raises `ReplayDiverged`.
         """
         with self.lock:
             self._hear_continuations(ending=False)
@@ -118,12 +127,14 @@ class Journal:
     def recorded_end(self) -> BaseException:
         """Return the exception that ended the run where its record stops.
 
-        From here on, an end is an end of the run (`may_end`).
+        That is a cancel, `WaitedTooLong`, `NeedsPerson`, or else `SandboxError`. From here on, an
+        end is an end of the run (`may_end`). If no end is on record, return `RecordEnds`.
         """
         ended = self._history.end
         if ended is None:
             return RecordEnds()
         self._ends_again = True
+        # A run ends in doubt if it is stopped during a call. The driver finds that call again.
         if ended.stop in ("cancelled", "in_doubt"):
             return asyncio.CancelledError()
         if ended.stop == "deadline":
@@ -152,7 +163,10 @@ class Journal:
     # -- writing -------------------------------------------------------------------------------
 
     def append(self, record: Record) -> None:
-        """Write a record with the next write. Until then it is lost if the process dies."""
+        """Write a record with the next write, and tell the listeners at once.
+
+        Until that write, the record is lost if the process dies. The 256th that waits starts one.
+        """
         with self.lock:
             new = not self._is_known(record)
             if new:
@@ -160,7 +174,10 @@ class Journal:
             self._tell(record, new=new)
 
     def submit(self, record: Record) -> PendingWrite:
-        """Start to write a record, tell the listeners at once, and return the write."""
+        """Start to write a record, tell the listeners at once, and return the write.
+
+        The write is not forced. For a record that is on record already it is done at once.
+        """
         with self.lock:
             writing, new = self._begin([record], forced=False)
             self._tell(record, new=bool(new))
@@ -169,7 +186,7 @@ class Journal:
     def write_here(self, record: Record, *, forced: bool) -> None:
         """Write a record, and wait in this thread until it is committed; on disk if `forced`.
 
-        The listeners are told after that. Raise what the ledger raises.
+        The listeners are told after that. If it cannot be written, no listener is told.
         """
         writing, new = self._begin([record], forced=forced)
         writing.result()
@@ -184,6 +201,8 @@ class Journal:
         """
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
+        # The first starts the flush of all that come in this turn of the loop. A group commit:
+        # one transaction, and one wait for the disk, for a batch of calls.
         if not self._waiting:
             loop.call_soon(self.flush)
         self._waiting.append((records, written))
@@ -201,15 +220,18 @@ class Journal:
     def write_now(self, record: Record) -> None:
         """Start to write a record after all that waits, without waiting: the caller is cancelled.
 
-        If it fails, the next write raises the error.
+        If the write fails later, the next write raises the error.
         """
+        # In this order, so that the end of a call never comes before its beginning.
         self.flush()
         self.submit(record)
 
     def flush(self) -> None:
-        """Start to write everything that waits, and tell the listeners once it is committed.
+        """Start to write everything that waits, and return without waiting.
 
-        If that fails, the error is raised to those who wait in `write`, not to the caller.
+        Once it is committed, the listeners are told, on the event loop. An error of the write, or
+        of a listener, is raised to those who wait in `write`, never here. Do nothing if nothing
+        waits.
         """
         waiting, self._waiting = self._waiting, []
         forced, self._forced = self._forced, False
@@ -221,6 +243,7 @@ class Journal:
         except BaseException as error:
             _wake(waiting, error)
             return
+        # By identity: a new record may be equal to one that is on record.
         fresh = set(map(id, new))
         if writing.future is None:
             self._finish_write(waiting, fresh, None)
@@ -262,7 +285,8 @@ class Journal:
     def pass_over(self, calls: Sequence[QueryRecord], program: int) -> None:
         """Take everything that is recorded inside a program that is served, and tell listeners.
 
-        `calls` are its model calls and children. Its host calls are next on record.
+        `calls` are its model calls and children. Its host calls and their answers are next on
+        record, and are taken up to the first other record. Nothing is compared.
         """
         with self.lock:
             for each in calls:
@@ -279,8 +303,10 @@ class Journal:
         """Return the continuation if the run was resumed or forked here, else None.
 
         It comes with the end that the resume followed, if that came from outside and not from the
-        machine. `ending` says that the machine itself ends the run here. A live run is given its
-        own continuation, once, when the record is exhausted.
+        machine. `ending` says that the machine itself ends the run here. Where the record of a
+        resumed run is exhausted, the run goes live: its own continuation is appended and returned,
+        once. The listeners are not told of a continuation that is returned here. Raise
+        `ResumeDiverged` if the record has calls that no program repeated.
         """
         with self.lock:
             if self.live:
@@ -300,7 +326,10 @@ class Journal:
             return (self._go_live() if continuation is None else continuation), ended
 
     def compare_end(self, ended: Sequence[Record]) -> None:
-        """Compare the end that `continuation` returned with the end that the run would have now."""
+        """Compare the end that `continuation` returned with the end that the run would have now.
+
+        A resumed run raises `ResumeDiverged` for a difference; a replay notes it.
+        """
         found = self._cursor.compare_end(ended)
         if found is not None:
             self._differs(found)
@@ -339,7 +368,11 @@ class Journal:
         return False
 
     def _hear_continuations(self, *, ending: bool) -> None:
-        """Take continuations that are recorded in the middle of a program, and tell listeners."""
+        """Take continuations that are recorded in the middle of a program, and tell listeners.
+
+        A run that was cut off inside a program repeats that program, so the record of the resume is
+        between the records of its calls. There may be several.
+        """
         if self.live:
             return
         if self._writer is None:

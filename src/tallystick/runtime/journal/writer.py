@@ -19,6 +19,7 @@ from tallystick.core.chain import Draft, Head
 from tallystick.core.records import Record, encode_record, intent_of, tag_of
 from tallystick.ledger.port import Also, Ledger
 
+# Bounds the memory for a program with very many host calls, at a transaction for so many records.
 _HELD_MAX = 256
 
 
@@ -62,8 +63,10 @@ def _woken_by(future: Future[None]) -> asyncio.Future[None]:
 class LedgerWriter:
     """Writes to a ledger that this process has claimed a run of. Used from any thread.
 
-    `committed` is called with each record once the ledger has it, in order, before anyone who
-    waits for the write continues. It must not raise.
+    `to_commit` is called once for each write, just before it, and returns what to commit in its
+    transaction. `committed` is called with each record once the ledger has it, in order, before
+    anyone who waits for the write continues. It must not raise. After a failed write, every other
+    one raises the same error.
     """
 
     def __init__(
@@ -93,14 +96,17 @@ class LedgerWriter:
         return self._head
 
     def append_later(self, record: Record) -> None:
-        """Defer a record to the next write."""
+        """Defer a record to the next write. The 256th that waits starts one, and does not wait."""
         with self._guard:
             self._hold([record])
             if len(self._held) >= _HELD_MAX:
                 self._submit(forced=False)
 
     def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
-        """Start to write records in one transaction, after all deferred ones."""
+        """Start to write records in one transaction, after all deferred ones.
+
+        Raise what the ledger raises if the write cannot start.
+        """
         with self._guard:
             self._hold(records)
             return PendingWrite(self._submit(forced=forced))

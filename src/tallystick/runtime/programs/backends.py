@@ -81,7 +81,10 @@ def without_network(grants: Sequence[str]) -> list[str]:
 
 
 def is_same(backend: Backend, started: RunStarted) -> bool:
-    """Return True if the backend has the guest and engine of the run: programs can repeat."""
+    """Return True if the backend has the guest and engine of the run: its programs can repeat.
+
+    The name of the backend is not compared.
+    """
     return (started.guest, started.engine) == backend.identity[1:]
 
 
@@ -98,8 +101,9 @@ class Backends:
     """The backends of one client, each created when it is needed.
 
     `given` is a sandbox of the caller, which is used for the backend of its name, or else for the
-    default. `sockets` creates the directory where native programs find sockets of this process;
-    None gives them none.
+    default. `sockets` creates the directory where native programs find sockets of this process, at
+    most once; None gives them none. `say` is called with a line for each backend that is passed
+    over. Raise `UsageError` for a preference that cannot be, and for unknown layers.
     """
 
     def __init__(
@@ -139,7 +143,10 @@ class Backends:
             self.named(name)
 
     def named(self, name: str) -> Backend:
-        """Return the backend of this name, whether or not it is in the preference."""
+        """Return the backend of this name, whether or not it is in the preference.
+
+        It is created on the first call, and not proven to work here.
+        """
         if name not in self._made:
             surface = Surface(
                 cache=cache_directory(),
@@ -187,7 +194,8 @@ class Backends:
     async def for_resumed(self, started: RunStarted) -> Backend:
         """Return the backend of a resumed or forked run: the one on its record.
 
-        Raise `NoBackendAvailable` if it does not work here.
+        Raise `NoBackendAvailable` if it does not work here, and what `kind_of` raises for a name
+        that this version does not know.
         """
         kind_of(started.backend)
         return await self._usable(started.backend)
@@ -221,7 +229,10 @@ class Backends:
     # -- choosing ------------------------------------------------------------------------------
 
     async def ensure(self, name: str) -> None:
-        """Prove once that a backend works here. Raise `NoBackendAvailable` if it does not."""
+        """Prove once that a backend works here. Raise `NoBackendAvailable` if it does not.
+
+        A failure is not remembered: the next call tries again.
+        """
         if name not in self._proven:
             try:
                 await self._try(name)
@@ -235,7 +246,8 @@ class Backends:
     async def choose(self) -> str:
         """Return the first backend of the preference that works here, the same at each call.
 
-        Raise `NoBackendAvailable` if none does.
+        Each one that is passed over is reported by `say`, if others were named too. Raise
+        `NoBackendAvailable`, with every reason, if none works.
         """
         if self._chosen is None:
             self._chosen = await self._first_usable()

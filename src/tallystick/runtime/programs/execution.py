@@ -141,15 +141,22 @@ class ProgramRunner:
         )
 
     async def run(self, scope: CallScope, source: str, state: RunState) -> ProgramFinished:
-        """Have a program that can be repeated, written down before and after."""
+        """Run a program that can be repeated, for the first time or on its record, or serve it.
+
+        Its beginning and its end are recorded, and the snapshot if one was taken. Raise
+        `RerunStopped` if a repeated program is stopped from outside. A replay raises what ended the
+        run where its record stops, or `RecordEnds`.
+        """
         program, history = scope.program, self._effects.history
         key = Key("program", program.intent)
+        # The run was cancelled just before this program. Its end is next on record.
         if self._journal.is_replay and not history.begun(key) and history.end is not None:
             raise self._journal.recorded_end()
         self._journal.append(program)
         recorded = history.ended(key)
         if recorded is None:
             if self._journal.is_replay:
+                # Cut off: where it stopped cannot be repeated, so its calls are passed over.
                 self.pass_over(program)
                 raise self._journal.recorded_end()
             finished = await self._run_first(scope, source, state)
@@ -171,7 +178,11 @@ class ProgramRunner:
     # -- served --------------------------------------------------------------------------------
 
     def why_served(self, program: RunProgram, recorded: ProgramFinished) -> str | None:
-        """Return why a recorded program is served whole, None for one that is run again."""
+        """Return why a recorded program is served whole, None for one that is run again.
+
+        `native`, `another guest` if no repeatable sandbox is open, the stop if it came from outside
+        (`SERVED`), or `snapshot` if a loaded snapshot has its effect already.
+        """
         programs = self._parts.programs
         if program.effect:
             return "native"
@@ -182,7 +193,10 @@ class ProgramRunner:
         return "snapshot" if program.intent <= self._parts.restored else None
 
     def serve(self, recorded: ProgramFinished, program: RunProgram, why: str) -> ProgramFinished:
-        """Return a program as it was recorded, not run. What it asked is told and counted."""
+        """Return a program as it was recorded, not run.
+
+        Its calls are passed over in the journal, which tells the listeners, and their cost counts.
+        """
         self.note_served(program, why)
         self.pass_over(program)
         return recorded
@@ -194,18 +208,24 @@ class ProgramRunner:
         self.count_calls(program)
 
     def left_open(self, scope: CallScope) -> str | None:
-        """Return the effect or paid call that a program left without an outcome, if any."""
+        """Return the name of an effect or paid call that a program left without an outcome.
+
+        Return None if there is none.
+        """
         program = scope.program.intent
         if program in self._whole or self._journal.cancelled_again:
             return self._effects.history.open_in(program)
         return scope.left_open
 
     def pass_over(self, program: RunProgram) -> None:
-        """Tell of all that a program asked, as it is on the record."""
+        """Take all records of a program's calls in the journal, which tells the listeners."""
         self._journal.pass_over(self._effects.history.inside(program.intent), program.intent)
 
     def count(self, recorded: ProgramFinished) -> None:
-        """Count what a recorded program used, with the scripts of skills that it ran."""
+        """Count what a recorded program used, with the scripts of skills that it ran.
+
+        In a replay, do nothing.
+        """
         door = self._parts.door
         if door is None:
             return
@@ -215,12 +235,16 @@ class ProgramRunner:
         )
         for each in self._effects.history.answers.get(recorded.intent, ()):
             if isinstance(each.skill, SkillUsed) and each.skill.fuel:
-                # That is in no program's own figures.
+                # That is in no program's own figures. The call that ran the script is, so it is
+                # subtracted.
                 used = charge_of(each)
                 door.count_recorded("", Charge(fuel=used.fuel, host_calls=used.host_calls - 1))
 
     def count_calls(self, program: RunProgram) -> None:
-        """Count what the calls of a program cost that is not run again."""
+        """Count what the model calls and children of a program cost. In a replay, do nothing.
+
+        Only for a program that is not run again: repeated calls count themselves.
+        """
         door = self._parts.door
         if door is None:
             return
@@ -270,7 +294,9 @@ class ProgramRunner:
     ) -> ProgramFinished:
         """Run a program whose end is not on record, and return its end.
 
-        `rerun` is the part that is on record, which is repeated before the program is live.
+        `rerun` is the part that is on record, which is repeated before the program is live. Long
+        output and a long answer are stored as attachments, and the files of the output are removed.
+        What the program used is counted in every scope. Its calls are closed at the end.
         """
         context = program_context(scope.program, state, rerun)
         result = await self._execute(scope, source, state, context)
@@ -310,13 +336,18 @@ class ProgramRunner:
             scope.leave()
             return result
         finally:
+            # Before the scope closes: a child that was cancelled still records its end in it.
             await self._parts.children.wait_until_ended()
             scope.close()
 
     async def keep(
         self, finished: ProgramFinished, *, known: bool
     ) -> SnapshotTaken | FilesKept | None:
-        """Return the record of a snapshot or of kept files, None if nothing was worth keeping."""
+        """Return the record of a snapshot or of kept files, None if nothing was worth keeping.
+
+        For a `known` program, return the one on record. Otherwise a snapshot is taken if it saves
+        about two seconds of programs, and a native program has its changed files kept.
+        """
         if known:
             history = self._effects.history
             return history.snapshots.get(finished.intent) or history.files.get(finished.intent)
@@ -326,19 +357,23 @@ class ProgramRunner:
 
 
 def wall_ms_left(state: RunState) -> int:
-    """Return the milliseconds that are left of the run's limit of time."""
+    """Return the milliseconds that are left of the run's limit of time, at least 0."""
     return max(0, state.started.limits.wall_ms - state.charge.wall_ms)
 
 
 def host_calls_left(state: RunState) -> int:
-    """Return the number of host calls that are left of the run's limit."""
+    """Return the number of host calls that are left of the run's limit, at least 0."""
     return max(0, state.started.limits.host_calls - state.charge.host_calls)
 
 
 def program_context(
     program: RunProgram, state: RunState, rerun: Rerun | None = None
 ) -> ExecutionContext:
-    """Return the limits of one program: its own, at most what the run has left."""
+    """Return the limits of one program: its own, at most what the run has left.
+
+    Its own time is 30 seconds. A native program may use 1 GiB of memory. With the grant
+    `attachments.write`, a request may be long enough for a put.
+    """
     left = wall_ms_left(state)
     puts = WRITE in state.started.grants
     return ExecutionContext(

@@ -139,7 +139,11 @@ class NativeProgram:
     # -- one that was cut off ------------------------------------------------------------------
 
     async def _end_calls(self, program: RunProgram, settling: Settling) -> None:
-        """Record an end for every open call of the program, as was decided."""
+        """Record an end for every open call of the program, as was decided.
+
+        A child is ended as cancelled, and not resumed: its program does not continue. An effect
+        without an answer is answered with `LeftInDoubt`.
+        """
         history, journal = self._runner.effects.history, self._runner.effects.journal
         inside = history.inside(program.intent)
         ends: list[QueryRecord] = []
@@ -152,6 +156,7 @@ class NativeProgram:
                 ends.append(self._query_end(each, settling))
             else:
                 ends.append(_child_end(each, settling))
+        # One by one: the journal takes those that an earlier resume wrote, and writes the rest.
         for end in ends:
             await journal.write(end)
         for call in history.unanswered.get(program.intent, ()):

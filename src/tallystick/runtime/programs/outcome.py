@@ -12,7 +12,10 @@ from tallystick.sandbox.port import ExecutionResult
 
 
 def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path, str]]:
-    """Return the files with output that was too long to show, each with a label."""
+    """Return the files with output that was too long to show, each with a label.
+
+    At most two: of stdout and of stderr, in this order. `intent` is the program.
+    """
     stderr = result.metadata.get("stderr_file_path")
     stdout = result.output_file_path if result.output_file_path != stderr else None
     named = [(stdout, "stdout"), (stderr, "stderr")]
@@ -24,7 +27,10 @@ def output_files(intent: RunProgram, result: ExecutionResult) -> list[tuple[Path
 
 
 def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[bytes, str]]:
-    """Return the whole output of a repeated program where it was too long to show, with labels."""
+    """Return the whole output of a repeated program where it was too long to show, with labels.
+
+    A repeated program writes no files: its output is in memory.
+    """
     return [
         (data, f"{stream} of program {intent.intent}")
         for stream in ("stdout", "stderr")
@@ -33,7 +39,10 @@ def whole_outputs(intent: RunProgram, result: ExecutionResult) -> list[tuple[byt
 
 
 def long_answer(intent: RunProgram, result: ExecutionResult) -> tuple[bytes, str] | None:
-    """Return the bytes of an answer that is too long for a record, with a label; None if short."""
+    """Return the bytes of an answer that is too long for a record, with a label.
+
+    Return None for at most 65,536 characters, and without an answer that is text.
+    """
     answer = result.metadata.get("answer")
     if not isinstance(answer, str) or len(answer) <= INLINE_BYTES_MAX:
         return None
@@ -46,7 +55,10 @@ def finished_of(
     outputs: tuple[AttachmentRef, ...] = (),
     answer_ref: AttachmentRef | None = None,
 ) -> ProgramFinished:
-    """Return the record of a program's end."""
+    """Return the record of a program's end.
+
+    `outputs` are attachments with its whole output, `answer_ref` that with a long answer.
+    """
     failure = None
     if result.error is not None:
         failure = ProgramFailure(

@@ -34,7 +34,7 @@ from tallystick.ledger.port import Ledger
 from tallystick.model.port import Heard, Model
 from tallystick.runtime.calls.capability import (
     Capability,
-    Opened,
+    RunCapabilities,
     RunCapability,
     RunData,
     RunServices,
@@ -157,7 +157,7 @@ class Assembled:
         runner: ProgramRunner,
         journal: Journal,
         programs: Programs | None,
-        opened: Opened,
+        opened: RunCapabilities,
     ) -> None:
         self.driver = driver
         self.opened = opened
@@ -168,7 +168,11 @@ class Assembled:
 
 
 async def assemble(context: RunContext, plan: Plan) -> Assembled:
-    """Put a run together. Every refusal is raised before anything is written."""
+    """Put a run together. Every refusal is raised before anything is written.
+
+    Raise `UsageError` if programs of a recorded run need functions that are not here. Raise what
+    the capabilities, the sandbox and `claim` raise. The sandbox is closed after an error.
+    """
     run, history, started = plan.run, plan.history, plan.started
     journal = Journal(history, run=run)
     effects = Effects(history, journal, plan.decisions)
@@ -195,6 +199,8 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         started = opened.finish(msgspec.structs.replace(started, functions=functions))
     elif plan.door is not None:
         _check_functions(run, started, table)
+    # The sandbox before the claim: a run whose sandbox does not open here stays as it is, and the
+    # process that has it may continue.
     programs: Programs | None = await plan.open_programs(started)
     writer = None
     try:
@@ -213,6 +219,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 to_commit=plan.run_attachments.to_commit,
                 committed=_committed_by(plan.watch, run),
             )
+            # Only now: the record of a resume names the fence of its claim.
             then = plan.continuation
             journal.open(writer, None if then is None else then(fence))
     except BaseException:
@@ -227,11 +234,12 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             functions=HostFunctions(
                 table,
                 names_of(started, data.values),
+                # A replay calls none of them: their answers are on record.
                 () if plan.door is None else opened.functions(),
                 plan.run_attachments,
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
-                recalled=opened.recalled,
+                note_served_answer=opened.note_served_answer,
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -263,7 +271,9 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
 async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall | None]:
     """Put a run together and drive it to its end. A cancel ends it too, and the end is recorded.
 
-    Return the result, the head, and the model call whose refusal ended the run, if one did.
+    Return the result, the head, and the model call whose refusal ended the run, else None. A cancel
+    that came before the run was live is raised, and no end is recorded. Raise what `assemble` and
+    `Driver.drive` raise. The sandbox is closed in every case.
     """
     assembled = await assemble(context, plan)
     driver = assembled.driver
@@ -273,9 +283,10 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         try:
             await driver.drive()
         except asyncio.CancelledError:
+            # The caller of a cancelled run gets its result: the end is on record.
             if driver.state.ended is None:
                 raise
-        await plan.around.left(driver.state)
+        await plan.around.after_end(driver.state)
     finally:
         await assembled.programs.close()
     ended, started = driver.state.ended, driver.started
@@ -298,7 +309,10 @@ def path_of(ledger: Ledger) -> str:
 
 
 def given_names(inputs: Sequence[Input], functions: Sequence[RunFunction]) -> set[str]:
-    """Return the names that programs find: those of their data, and of functions."""
+    """Return the names that programs find: those of their data, and of functions.
+
+    For a function `a.b`, this is `a`.
+    """
     taken = {each.variable for each in inputs}
     return taken | {each.name.partition(".")[0] for each in functions}
 
@@ -344,7 +358,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
     )
 
 
-def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Opened:
+def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> RunCapabilities:
     """Open the capabilities of a run, in their order."""
     opened: list[RunCapability] = []
 
@@ -366,7 +380,7 @@ def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Ope
         found = each.open(plan.started, plan.history, services)
         if found is not None:
             opened.append(found)
-    return Opened(opened)
+    return RunCapabilities(opened)
 
 
 def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
@@ -380,7 +394,7 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
 
 
 def _table(
-    plan: Plan, opened: Opened, queries: Queries, children: Children, data: RunData
+    plan: Plan, opened: RunCapabilities, queries: Queries, children: Children, data: RunData
 ) -> HostTable:
     """Return the table of all functions that the programs of a run may call."""
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
@@ -397,7 +411,7 @@ def _table(
     )
 
 
-def _hooks(plan: Plan, opened: Opened, programs: Programs | None) -> Hooks:
+def _hooks(plan: Plan, opened: RunCapabilities, programs: Programs | None) -> Hooks:
     watch, run = plan.watch, plan.run
     return Hooks(
         watch=None if watch is None else lambda record: watch(run, record),

@@ -45,7 +45,11 @@ class _ChildWatch:
 
 
 class ChildRuns:
-    """The child runs below one root. They share its client, its watcher and its places."""
+    """The child runs below one root. They share its client, its watcher and its places.
+
+    `watch` is called with each new record of a child, `heard` while a reply arrives. `resuming` is
+    the request for the resume of the root, by which children that were cut off are resumed.
+    """
 
     def __init__(
         self,
@@ -76,7 +80,9 @@ class ChildRuns:
     ) -> BudgetExhausted | BudgetUnpriced | None:
         """Return the refusal of a child's first call, None if it may be paid.
 
-        Money that other calls hold may be given back, so it is no reason to refuse.
+        The estimate is the shortest prompt that the child can have, and a reply of 16 tokens. Money
+        that other calls hold may be given back, so it is no reason to refuse. Nothing is reserved.
+        Raise `UsageError` if programs may not ask the model.
         """
         model_door = parent.model_door
         terms = model_door.terms(self._context.models(parent.model)(request.model))
@@ -102,6 +108,7 @@ class ChildRuns:
 
     def waits(self, parent: str, change: int) -> None:
         if self._waits is not None and self._watch is not None:
+            # Only a display: its error must not end a run.
             with suppress(Exception):
                 self._waits(parent, change)
 
@@ -156,7 +163,7 @@ class ChildRuns:
     async def resume(
         self, parent: Parent, run: str, request: ChildRequest, caller: Caller
     ) -> tuple[Run, Head]:
-        # Most children are never resumed.
+        # Imported here: most children are never resumed.
         from tallystick.runtime.run.resume import ended_run, resume
 
         context = self._context
@@ -174,7 +181,8 @@ class ChildRuns:
             last.stop not in CUT_OFF
             or over(History(records).started.limits, last.charge) is not None
         ):
-            # It has ended and its parent did not learn of it; or it is at a limit.
+            # It has ended and its parent did not learn of it; or it is at a limit. It is not driven
+            # again, so its charge is counted here.
             parent.model_door.count_recorded("", charge_of_child(last.charge))
             return ended_run(context, run, records), row.head
         assert self._resuming is not None
@@ -229,7 +237,10 @@ def _limits(parent: Parent, request: ChildRequest) -> RunLimits:
 
 
 def _unspent(parent: Parent, dimension: Dimension) -> int | None:
-    """Return the limit less what is spent, in the tightest scope; None without a limit."""
+    """Return the limit less what is spent, in the tightest scope; None without a limit.
+
+    Reservations are not subtracted. It is never below 0.
+    """
     left = [
         limit - (getattr(row.spent, dimension) or 0)
         for row in parent.model_door.run_scopes.rows()

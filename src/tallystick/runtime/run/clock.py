@@ -27,7 +27,8 @@ def run_clock(
 
     `clock` is `now` (the default), `fixed` (2026-01-01T00:00:00Z), or a time: a datetime, or text
     such as `2026-03-01` or `2026-03-01T09:30+01:00`. A time without an offset is in `timezone`.
-    Raise `UsageError` for anything else, and for an unknown time zone.
+    The offset of the zone at the start is kept for the whole run. Raise `UsageError` for anything
+    else, for a time outside of 1970 to 2259, and for an unknown time zone.
     """
     name = UTC if timezone is None else timezone
     zone = _zone(name)
@@ -39,12 +40,14 @@ def run_clock(
     try:
         offset = at.astimezone(zone).utcoffset()
     except OverflowError:
+        # Some zones cannot compute the offset of a very early or late time.
         offset = None
     seconds = 0 if offset is None else round(offset.total_seconds())
     return RunClock(clock_ns=clock_ns, timezone=name, utc_offset_s=seconds, is_present=is_present)
 
 
 def _start(clock: str | datetime.datetime | None, zone: datetime.tzinfo | None) -> int:
+    """Return the start in nanoseconds since 1970. Raise `UsageError` if `clock` is no such time."""
     if clock is None or clock == NOW:
         return time.time_ns()
     if clock == FIXED:
@@ -66,7 +69,7 @@ def _start(clock: str | datetime.datetime | None, zone: datetime.tzinfo | None) 
 
 
 def _zone(name: str) -> zoneinfo.ZoneInfo | None:
-    """Return a time zone by its name, None for UTC."""
+    """Return a time zone by its name, None for UTC. Raise `UsageError` for an unknown one."""
     if name == UTC:
         return None
     try:

@@ -60,9 +60,11 @@ _Awaited = ModelReplied | ModelFailed | ModelRefused | ProgramFinished | Program
 class Hooks:
     """Functions that the driver calls at fixed points.
 
-    `watch` is called with each new record. `evidence` returns the skills that the next prompt
-    shows. `check` compares a program with the vocabulary. `before_end` is awaited before the end of
-    a live run is written.
+    `watch` is called with each new record, in any thread, under the lock of the journal. If it
+    raises, it is not called again, the run is ended, and the driver raises its error. `evidence`
+    is called before each model call of a turn, and returns the skills that the prompt shows.
+    `check` compares a program with the vocabulary, once for each program. `before_end` is awaited
+    before the end of a live run is written; a cancel does not interrupt it.
     """
 
     watch: Callable[[Record], None] | None = None
@@ -126,11 +128,14 @@ class Driver:
         """Drive the run to its end, and return the last state.
 
         A cancel, a deadline and a broken sandbox end the run too, and the end is recorded. The
-        cancel is raised again after that. So is an error of `watch`.
+        cancel is raised again after that. So is an error of `watch`. In a replay, or a resume that
+        has not reached the end of its record, they are raised and no end is recorded. Raise
+        `ResumeDiverged`, `RecordEnds` and errors of the ledger, also without an end.
         """
         self._journal.append(self._state.started)
         if self._state.started.skills is not None:
             self._journal.append(matched_record(self._state.started.skills))
+        # More than once only for a record in which an end was followed by a resume.
         while self._state.phase is not Phase.DONE:
             await self._perform_all()
             await self._finish()
@@ -140,7 +145,11 @@ class Driver:
         return self._state
 
     async def _perform_all(self) -> None:
-        """Perform every intent of the machine, until it has none."""
+        """Perform every intent of the machine, until it has none.
+
+        A deadline, a refusal by policy and a broken sandbox end the run, unless this is a replay of
+        something else: then a broken sandbox is raised. A cancel ends the run and is raised.
+        """
         try:
             self._pass_on()
             while self._next:
@@ -148,6 +157,7 @@ class Driver:
                     event = await self._perform(intent)
                     self._apply(event)
                     if self._in_doubt is not None:
+                        # After the event, so that the output and the cost of the program count.
                         self._end(self._doubtful(self._in_doubt))
                 self._pass_on()
         except asyncio.CancelledError:
@@ -188,6 +198,7 @@ class Driver:
             raise self._watch_failed from None
 
     async def _finish(self) -> None:
+        """Write the receipt and the end. Raise a cancel that came meanwhile, after that."""
         assert self._state.phase is Phase.ENDING
         left = await self._prepare_end()
         with self._journal.lock:
@@ -203,7 +214,10 @@ class Driver:
             raise left
 
     async def _prepare_end(self) -> asyncio.CancelledError | None:
-        """Await `before_end`. Return a cancel that came meanwhile: the end is written first."""
+        """Await `before_end`. Return a cancel that came meanwhile: the end is written first.
+
+        Return None without a cancel. Raise what `before_end` raises.
+        """
         left: asyncio.CancelledError | None = None
         if self._hooks.before_end is None or not self._journal.may_end:
             return left

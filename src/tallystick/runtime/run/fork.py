@@ -74,7 +74,10 @@ async def fork(
 ) -> Run:
     """Start `run` as a fork of `parent`, and drive it to its end.
 
-    Raise `RunNotFound`, or `UsageError` if the parent cannot be forked after this turn.
+    The turns are counted from 1; 0 is before the first. Raise `RunNotFound`, or `UsageError` if the
+    parent cannot be forked after this turn: its chain is damaged, it holds steps, it has no such
+    turn, or a call or a child run is open there. Raise `ResumeRefused` if it was pruned, or was
+    imported from a log of rlms. If the parent is removed meanwhile, the fork is removed again.
     """
     ledger = context.ledger
     if ledger.row(parent) is None:
@@ -87,6 +90,7 @@ async def fork(
         raise UsageError(f"{parent} holds steps, which are not forked; name one of its runs")
     refuse_foreign(parent, History(whole).started)
     shared = shared_records(parent, whole, request.turn)
+    # The fork would have to decide about a call of another run, which that run may decide too.
     if open_calls(shared):
         raise UsageError(f"run {parent} has a call under way after turn {request.turn}")
     if inside := History(shared).awaited_children:
@@ -95,6 +99,7 @@ async def fork(
             f"first, or fork it at an earlier turn"
         )
     root = _root_of(ledger, parent, len(shared))
+    # The client's own model: a fork is how a run is continued with another one.
     model = context.recorded_model(None)
     before = History(shared).started
     record = RunForked(
@@ -156,7 +161,11 @@ def shared_records(run: str, records: Sequence[Record], turn: int) -> Sequence[R
 
 
 def _place_after(run: str, records: Sequence[Record], turn: int) -> int:
-    """Return the number of records up to the end of a turn: those before the next turn's call."""
+    """Return the number of records up to the end of a turn: those before the next turn's call.
+
+    After the last turn, the end of the run is not among them. Raise `UsageError` if the run does
+    not have that turn.
+    """
     turns = [each.turn for each in records if isinstance(each, AskModel)]
     last = max(turns, default=0)
     if not 0 <= turn <= last:

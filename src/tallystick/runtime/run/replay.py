@@ -51,8 +51,10 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 async def replay(context: RunContext, run: str, *, timeout_ms: int | None = None) -> ReplayReport:
     """Replay a run, and compare its skills with those of today.
 
-    Raise `RunNotFound`, `ResumeRefused` or `StepsNotReplayed` if there is nothing to replay, and
-    `ReplayStopped` if the timeout, or the end of the client, comes before any difference.
+    A damaged chain is reported as a difference, and nothing is driven. Nothing is written. Raise
+    `RunNotFound`, `ResumeRefused` or `StepsNotReplayed` if there is nothing to replay, and
+    `RecordUnreadable` for a record of another version. Raise `ReplayStopped` if the timeout, or the
+    stop of a program from outside, comes before any difference.
     """
     ledger = context.ledger
     # The chain first: a replay of records that were changed would prove nothing.
@@ -84,7 +86,10 @@ async def _replay(
     *,
     timeout_ms: int | None,
 ) -> ReplayReport:
-    """Drive the run on its record, and report the first difference."""
+    """Drive the run on its record, and report the first difference.
+
+    Raise `ReplayStopped` if it was stopped before one.
+    """
     records, started = history.records, history.records[0]
     assert isinstance(started, RunStarted)
     assembled = await assemble(
@@ -105,8 +110,10 @@ async def _replay(
     except RerunStopped as error:
         stopped = error
     except RecordEnds:
+        # A run without an end, such as one that was cut off: all of its record was repeated.
         pass
     except asyncio.CancelledError:
+        # Raised again as in the run, or else a cancel of the replay itself.
         if not journal.cancelled_again:
             raise
     except ReplayDiverged as error:
@@ -116,6 +123,7 @@ async def _replay(
     finally:
         if assembled.programs is not None:
             await assembled.programs.close()
+    # The first that the journal noted is the earlier one: a program may fail later because of it.
     divergence = journal.first or divergence
     if divergence is None and stopped is not None:
         raise ReplayStopped(
@@ -125,6 +133,7 @@ async def _replay(
             why=str(stopped),
             timed_out=isinstance(stopped, _TimedOut),
         )
+    # Without an end, records may be left: a program that was cut off is not always repeated.
     if divergence is None and isinstance(records[-1], RunEnded) and journal.left is not None:
         seq, record = journal.left
         divergence = Divergence(seq=seq, field="entries", recorded=tag_of(record), now=None)
@@ -142,7 +151,10 @@ async def _replay(
 def _programs_again(
     context: RunContext, run_attachments: RunAttachments
 ) -> Callable[[RunStarted], Awaitable[Programs | None]]:
-    """Return the function that opens the sandbox of the run; None if its programs are served."""
+    """Return the function that opens the sandbox of the run.
+
+    It returns None if the programs cannot be repeated here, and so are served.
+    """
 
     async def open_programs(started: RunStarted) -> Programs | None:
         backend = await context.backends.to_repeat(started)
@@ -156,7 +168,7 @@ class _TimedOut(RerunStopped):
 
 
 async def _drive_for(driver: Driver, *, timeout_ms: int | None) -> None:
-    """Drive to the end. Raise `_TimedOut` after `timeout_ms`."""
+    """Drive to the end. Raise `_TimedOut` after `timeout_ms`; None is no limit."""
     timeout = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
     try:
         async with timeout:
@@ -168,7 +180,7 @@ async def _drive_for(driver: Driver, *, timeout_ms: int | None) -> None:
 
 
 def _other_template(started: RunStarted) -> str | None:
-    """Return a note if prompts differ because the run was made with another template."""
+    """Return a note if the run was made with a template that this version lacks, else None."""
     if started.template in TEMPLATES:
         return None
     return (

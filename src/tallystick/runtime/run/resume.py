@@ -83,7 +83,10 @@ class ResumeRequest:
     by: str = ""
 
     def for_child(self) -> ResumeRequest:
-        """Return the request for a child run: it keeps its limits, and has no decision."""
+        """Return the request for a child run: it keeps its limits, and has no decision.
+
+        It steals the lock too, if the resume of its parent does.
+        """
         return dataclasses.replace(self, limits=None, decision=None)
 
 
@@ -99,8 +102,10 @@ async def resume(
     """Resume a run, and return its result. A run that was answered is returned as it is.
 
     `parent` is the parent of a child run, whose scopes pay for it. Raise `ResumeRefused` if the run
-    cannot be resumed, and `RunInDoubt` if a call in doubt needs a decision. For a child, other
-    errors become `ResumeRefused`: the program of its parent must not catch them and continue.
+    cannot be resumed, and `RunInDoubt` if a call in doubt needs a decision. Raise `RunNotFound`,
+    `UsageError` if a living process works on it, and `LedgerConflict` if another has written to it
+    meanwhile. For a child, a `UsageError` or `BackendError` becomes `ResumeRefused`: the program of
+    its parent must not catch it and continue.
     """
     try:
         return await _resume(context, run, request, children, around, parent)
@@ -127,6 +132,7 @@ async def _resume(
         check_resumable(run, records, request.limits)
         check_decision(run, records, request.decision)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
+            # Its process may have died between its end and the release of its session.
             leases = context.leases
             lost = leases is not None and leases.finish(run, records)
             ended = ended_run(context, run, records)
@@ -192,7 +198,12 @@ async def continue_run(
     around: Surroundings = NOTHING_AROUND,
     parent: Parent | None = None,
 ) -> Run:
-    """Decide about calls in doubt, claim the run, and drive it from the end of its record."""
+    """Decide about calls in doubt, claim the run, and drive it from the end of its record.
+
+    Until the claim, nothing of the run is written. With it, the reservations that a dead process
+    of this run left are settled or released. Raise `ResumeRefused`, `RunInDoubt`, and
+    `LedgerConflict` if the run has another head than when it was read.
+    """
     run, history, started = record.run, record.history, record.started
     ledger = context.ledger
     backend = await context.backends.for_resumed(started)
@@ -211,7 +222,7 @@ async def continue_run(
             limits,
             ledger,
             places=around.scopes,
-            noted=around.settled,
+            noted=around.note_settled,
             shared_before=not record.head.count,
         )
         if parent is None
@@ -251,11 +262,15 @@ async def continue_run(
                 sockets=backend.sockets,
             ),
         )
-        return around.ended(ended, refused=refused, rows=scopes.rows)
+        return around.result_of(ended, refused=refused, rows=scopes.rows)
 
 
 def _checked_model(context: RunContext, record: Continued, backend: Backend) -> Model:
-    """Return the model of the run. Raise `ResumeRefused` if the run cannot be resumed here."""
+    """Return the model of the run. Raise `ResumeRefused` if the run cannot be resumed here.
+
+    That is for another sandbox version, other prompts, or a model of another name. A model that
+    answers by position is advanced past the calls on record.
+    """
     run, started = record.run, record.started
     if backend.repeatable and not is_same(backend, started):
         raise ResumeRefused(run=run, why="was made with another version of the sandbox")
@@ -306,6 +321,7 @@ async def _decide(
                 # The child is at a limit, so it is not resumed, and its calls stay as they are.
                 continue
             try:
+                # Its decisions are dropped: its own resume makes them again, from the same record.
                 await _decide(context, child, known, request, model_door, find_model)
             except RunInDoubt as doubt:
                 inside += of_child(doubt.open, child)
@@ -373,7 +389,8 @@ def _is_free(model_door: ModelDoor, find_model: FindModel, name: str) -> bool:
 def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
     """Return the function that finds the reply to an earlier call.
 
-    It asks `lookup` if that was given, else the `lookup` method of the model, if it has one.
+    It asks `lookup` if that was given, else the `lookup` method of the model. It returns `UNKNOWN`
+    for a model that has none, or that programs may not ask here.
     """
 
     async def find(name: str, key: str) -> ModelReply | Lookup:
@@ -393,7 +410,11 @@ def _find_reply(lookup: FindReply | None, find_model: FindModel) -> FindReply:
 
 
 def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | None) -> None:
-    """Raise `ResumeRefused` for a run that was pruned, or that is at a limit."""
+    """Raise `ResumeRefused` for a run that was pruned, or that is at a limit.
+
+    `limits` are those for the resume, None for those of the run. A run that ended at its deadline
+    needs more time than it had. An answered run is at no limit.
+    """
     if any(isinstance(each, RunPruned) for each in records):
         raise ResumeRefused(run=run, why="was pruned: what it would go on from is gone")
     ended = records[-1]
@@ -411,7 +432,7 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
 
 
 def last_said(records: Sequence[Record]) -> str | None:
-    """Return the text of the last reply that has any, None without one."""
+    """Return the last reply with any text, shortened, without its reasoning; None if none has."""
     replies = (each.text for each in reversed(records) if isinstance(each, ModelReplied))
     return next((said for text in replies if (said := said_in(text)) is not None), None)
 
@@ -424,7 +445,7 @@ def _cite(
 
 
 def ended_run(context: RunContext, run: str, records: Sequence[Record]) -> Run:
-    """Return the result of a run that has ended, from its record."""
+    """Return the result of a run that has ended, from its record. Its last record is its end."""
     history = History(records)
     ended, started = records[-1], history.started
     assert isinstance(ended, RunEnded)

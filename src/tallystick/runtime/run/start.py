@@ -14,7 +14,7 @@ from tallystick.core.machine.compaction import bound_for, checked_bound
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.records import Caller, RunStarted, zone_given
 from tallystick.model.port import Model, window_of
-from tallystick.runtime.calls.capability import AskedRun, merged
+from tallystick.runtime.calls.capability import AskedRun, merge_fields
 from tallystick.runtime.calls.children import ChildRunner
 from tallystick.runtime.calls.functions import check_functions
 from tallystick.runtime.context.namespace import check_variables
@@ -42,7 +42,12 @@ async def start(
     children: ChildRunner,
     around: Surroundings = NOTHING_AROUND,
 ) -> Run:
-    """Run a goal to its end, and return the result."""
+    """Run a goal to its end, and return the result. `run` is the id of the new run.
+
+    It is locked while it runs, and its scope is inside those of `around`. Raise `UsageError` for a
+    request that cannot be, `NoBackendAvailable` or `NotSupported` without a sandbox for it, and
+    what `around` raises.
+    """
     return await around.during(_start(context, request, run, children, around))
 
 
@@ -54,7 +59,7 @@ async def _start(
     with (
         held_run(context.ledger, run),
         scopes.run(
-            run, request.limits, context.ledger, places=around.scopes, noted=around.settled
+            run, request.limits, context.ledger, places=around.scopes, noted=around.note_settled
         ) as door,
     ):
         backend = await context.backends.for_new(around.backend)
@@ -68,7 +73,7 @@ async def _start(
             children=children,
             around=around,
         )
-        return around.ended(ended, refused=refused, rows=scopes.rows)
+        return around.result_of(ended, refused=refused, rows=scopes.rows)
 
 
 async def start_in(
@@ -83,10 +88,11 @@ async def start_in(
     around: Surroundings = NOTHING_AROUND,
     caller: Caller | None = None,
 ) -> tuple[Run, Head, RefusedCall | None]:
-    """Run a goal that `door` pays for. Return its result, its head, and the refused call, if any.
+    """Run a goal that `door` pays for. Return its result, its head, and the refused call or None.
 
     `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
-    Raise `UsageError` for a request that cannot be.
+    Raise `UsageError` for a request that cannot be, before anything of it is written, and
+    `RunExists` if the run is on the ledger. A child may be there without an entry.
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)
@@ -94,7 +100,7 @@ async def start_in(
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
     known = [made for each in context.capabilities for made in each.known_functions()]
-    fields = around.given(given_names(request.inputs, known))
+    fields = around.start_fields(given_names(request.inputs, known))
     around.share(run_attachments)
     asked = AskedRun(
         goal=request.goal,
@@ -103,8 +109,8 @@ async def start_in(
         session_id=session_id,
         strategy=request.strategy,
     )
-    told = [each.given(asked, run_attachments) for each in context.capabilities]
-    fields = merged("given", [fields, *told])
+    told = [each.start_fields(asked, run_attachments) for each in context.capabilities]
+    fields = merge_fields("given", [fields, *told])
     begun = _first_record(request, model, clock=clock, session_id=session_id, caller=caller)
     name, guest, engine = backend.identity
     begun = msgspec.structs.replace(

@@ -1,6 +1,6 @@
 """Define the port of surroundings: a session or a step that a run is in.
 
-Surroundings lower the limits of a run, pay for it, add fields to its start, and are told of its
+Surroundings lower the limits of a run, pay for it, add fields to its start, and are called at its
 end. A session leases its interpreter to a run; a step pays for it. Both live in packages of their
 own. A run outside of both enters no file of theirs: a step sets a context variable, by which runs
 that start inside it find it.
@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 
 class Surroundings:
-    """The surroundings of a run. These methods are those of a run that has none."""
+    """The surroundings of a run. These methods are those of a run that has none.
+
+    For a new run they are called in this order: `limits`, `scopes`, `start_fields`, `share`, `wrap`
+    for each function, `begin`, `before_end`, `after_end`, `result_of`. All of that is inside
+    `during`. For a resume or a fork, `limits`, `start_fields`, `share` and `begin` are not called.
+    A replay has no surroundings.
+    """
 
     # The name of the sandbox that the run must have, None for any.
     backend: str | None = None
@@ -43,14 +49,18 @@ class Surroundings:
         """The scopes that pay for the run besides those of its client."""
         return ()
 
-    def settled(self, model: str, charge: Charge) -> None:
-        """Count a settled model call of the run."""
+    def note_settled(self, model: str, charge: Charge) -> None:
+        """Count a settled model call of the run: the name of the model, and the charge.
+
+        Called for each call of the run and of its children, also for recorded ones of a resume. A
+        child that had ended before the resume is one charge, with "" for the model.
+        """
 
     def limits(self, asked: RunLimits) -> RunLimits:
-        """Return the limits of the run, at most those that were asked for."""
+        """Return the limits of the run, each at most what was asked for."""
         return asked
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
         """Return fields of the start of a new run. `taken` are the names of its data and tools."""
         return {}
 
@@ -66,16 +76,23 @@ class Surroundings:
         return function
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
-        """Keep the variables or files of the run. Called before its end is written."""
+        """Keep the variables or files of the run. Called before its end is written.
 
-    async def left(self, state: RunState) -> None:
-        """Release what the run used. Called when its end is written."""
+        A cancel does not interrupt it, so it has to end by itself. An error of it is raised to the
+        caller, and the end is not written.
+        """
+
+    async def after_end(self, state: RunState) -> None:
+        """Release what the run used. Called when its end is written, and before programs close.
+
+        It is not called if driving the run raised an error, or a cancel before the run was live.
+        """
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
         """Await the work of the run. A session cancels it here if it loses its lease."""
         return await work
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
         """Return the result of the run, or raise what it means here, such as `StepBudgetError`.
@@ -105,27 +122,27 @@ class Within(Surroundings):
         """The scopes of both surroundings."""
         return (*self._inner.scopes, *self._outer.scopes)
 
-    def settled(self, model: str, charge: Charge) -> None:
-        """Tell both."""
-        self._inner.settled(model, charge)
-        self._outer.settled(model, charge)
+    def note_settled(self, model: str, charge: Charge) -> None:
+        """Count the call in both."""
+        self._inner.note_settled(model, charge)
+        self._outer.note_settled(model, charge)
 
     def limits(self, asked: RunLimits) -> RunLimits:
-        """Return what both leave."""
+        """Return the limits that both allow."""
         return self._outer.limits(self._inner.limits(asked))
 
-    def given(self, taken: Iterable[str]) -> Mapping[str, Any]:
+    def start_fields(self, taken: Iterable[str]) -> Mapping[str, Any]:
         """Return the fields of both."""
         names = list(taken)
-        return {**self._outer.given(names), **self._inner.given(names)}
+        return {**self._outer.start_fields(names), **self._inner.start_fields(names)}
 
     def share(self, run_attachments: RunAttachments) -> None:
-        """Have both share."""
+        """Let the run hold what both share."""
         self._inner.share(run_attachments)
         self._outer.share(run_attachments)
 
     def begin(self, ledger: Ledger) -> Mapping[str, Any]:
-        """Tell both."""
+        """Return the fields of both."""
         return {**self._outer.begin(ledger), **self._inner.begin(ledger)}
 
     def wrap(self, function: RunFunction) -> RunFunction:
@@ -133,32 +150,34 @@ class Within(Surroundings):
         return self._outer.wrap(self._inner.wrap(function))
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
-        """Have both keep."""
+        """Keep what both keep, the inner first."""
         await self._inner.before_end(state, programs)
         await self._outer.before_end(state, programs)
 
-    async def left(self, state: RunState) -> None:
-        """Tell both."""
-        await self._inner.left(state)
-        await self._outer.left(state)
+    async def after_end(self, state: RunState) -> None:
+        """Release what both used, the inner first."""
+        await self._inner.after_end(state)
+        await self._outer.after_end(state)
 
     async def during(self, work: Coroutine[Any, Any, Run]) -> Run:
-        """Do the work inside both."""
+        """Await the work inside both."""
         return await self._outer.during(self._inner.during(work))
 
-    def ended(
+    def result_of(
         self, run: Run, *, refused: RefusedCall | None, rows: Callable[[], list[ScopeRow]]
     ) -> Run:
-        """Ask the inner first."""
-        run = self._inner.ended(run, refused=refused, rows=rows)
-        return self._outer.ended(run, refused=refused, rows=rows)
+        """Return the result that the outer makes of the result of the inner."""
+        run = self._inner.result_of(run, refused=refused, rows=rows)
+        return self._outer.result_of(run, refused=refused, rows=rows)
 
 
 class PlacedRun(Protocol):
     """A run that is started inside a step. A context manager around the run."""
 
     @property
-    def run(self) -> str: ...
+    def run(self) -> str:
+        """The id of the run, new or recorded."""
+        ...
 
     @property
     def is_recorded(self) -> bool:
@@ -179,20 +198,32 @@ class PlacedRun(Protocol):
         """
         ...
 
-    def heard(self, run: Run) -> Run:
-        """Return the result for the caller, or raise the error of the step that it means."""
+    def result_for_caller(self, run: Run) -> Run:
+        """Return the result for the caller. A step records a result that has no answer.
+
+        If the step runs again, its code then gets the same result. Called after the `with`.
+        """
         ...
 
 
 class CallSite(Protocol):
     """A place in a program where runs are started: a step, or a chain of steps that is resumed."""
 
-    def asked(self, request: RunRequest, client: Asking) -> PlacedRun:
-        """Return the place of a run that is started here: new, or one of an earlier process."""
+    def for_request(self, request: RunRequest, client: Asking) -> PlacedRun:
+        """Return the place of a run that is started here: new, or one of an earlier process.
+
+        The steps around it stay open until the `with` of the place ends, so the caller has to enter
+        it. Raise `StepsDiverged` if the steps run again and asked for another run here, or, in a
+        replay, for one that is not recorded.
+        """
         ...
 
     def here(self, run: str) -> PlacedRun:
-        """Return the place of a run that is resumed or forked here."""
+        """Return the place of a run that is resumed or forked here.
+
+        The steps around it stay open until the `with` of the place ends. Raise `StepsDiverged` if
+        the steps are replayed: a resume or fork is not recorded in them.
+        """
         ...
 
 
@@ -232,10 +263,14 @@ class Leases(Protocol):
     ) -> AbstractContextManager[Surroundings]:
         """Lease the session of a run that is resumed, and release it on the way out.
 
-        Yield `NOTHING_AROUND` for a run in no session.
+        Yield `NOTHING_AROUND` for a run in no session. `steal` also takes the lease of a living
+        process.
         """
         ...
 
     def finish(self, run: str, records: Sequence[Record]) -> bool:
-        """Hand the variables of an ended run to its session. Return True if they are lost."""
+        """Hand the variables of an ended run to its session. Return True if they are lost.
+
+        Return False for a run in no session.
+        """
         ...

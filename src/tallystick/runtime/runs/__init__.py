@@ -1,1 +1,1 @@
-"""Recorded runs: found, read, counted as trees, locked; never driven."""
+"""Find, read, count and lock recorded runs. Nothing here drives a run."""

@@ -1,4 +1,4 @@
-"""Runs that a ledger holds: found by name, read record by record, and how far each has come."""
+"""Find the runs of a ledger by name, and read their records."""
 
 from __future__ import annotations
 
@@ -47,13 +47,11 @@ from tallystick.model.port import Model
 if TYPE_CHECKING:
     from tallystick.model.recorded import RecordedModel
 
-# Runs that a ledger holds: found by name, read record by record, asked again as a model.
-
-
-# A child has little between its parent and itself: at most its live siblings.
+# The number of rows that are searched for the parent of a child. Between the two there are at most
+# the live siblings of the child.
 _LOOKED_AT = 64
 _OUTERMOST = RunFilter(outermost=True)
-# What bodies raise that are no records of this version.
+# The errors of bodies that are no records of this version.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -61,14 +59,22 @@ NOT_BEGUN = "was not begun: its process ended before anything of it was written;
 
 
 def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
-    """The records of a run, as far as their bodies are still there."""
+    """Yield the records of a run. Entries whose body was removed are skipped.
+
+    The records that a fork shares with its parent are not included. Raise `RecordUnreadable` for a
+    body that is no record of this version.
+    """
     for seq, sealed in enumerate(ledger.read(run)):
         if sealed.body is not None:
             yield _record_of(sealed.body, run, seq)
 
 
 def whole_records(ledger: Ledger, run: str) -> list[Record]:
-    """The records of a run; of a fork with those that it shares, in front."""
+    """Return all records of a run. Those that a fork shares with its parents come first.
+
+    Raise `ResumeRefused` if a body was removed, and `LedgerError` if a run is its own ancestor.
+    Raise `RecordUnreadable` for a body that is no record of this version.
+    """
     parts: list[list[Record]] = []
     seen: set[str] = set()
     next_run: str | None = run
@@ -78,7 +84,7 @@ def whole_records(ledger: Ledger, run: str) -> list[Record]:
             raise LedgerError(f"run {run} is said to have grown from itself")
         seen.add(next_run)
         read = enumerate(ledger.read(next_run, stop=stop))
-        own = [_required(sealed, next_run, seq) for seq, sealed in read]
+        own = [_require_record(sealed, next_run, seq) for seq, sealed in read]
         parts.append(own)
         forked = own[0] if own else None
         next_run = stop = None
@@ -87,7 +93,7 @@ def whole_records(ledger: Ledger, run: str) -> list[Record]:
     return [record for own in reversed(parts) for record in own]
 
 
-def _required(sealed: Sealed, run: str, seq: int) -> Record:
+def _require_record(sealed: Sealed, run: str, seq: int) -> Record:
     if sealed.body is None:
         raise ResumeRefused(run=run, why="was pruned: its records are gone")
     return _record_of(sealed.body, run, seq)
@@ -101,7 +107,11 @@ def _record_of(body: bytes, run: str, seq: int) -> Record:
 
 
 def resolve_run(ledger: Ledger, named: str) -> str:
-    """A run or a chain of steps by its id, the beginning of it, or the `last` run."""
+    """Return the id of a run or a chain of steps: by its id, the start of its id, or `last`.
+
+    Raise `RunNotFound` if none matches, and `UsageError` if several do or the name is empty. For
+    `last`, raise `UsageError` if the ledger has no run that no program began.
+    """
     if not named.strip():
         raise UsageError("name a run: its id, the beginning of it, or last")
     if named == "last":
@@ -114,14 +124,16 @@ def resolve_run(ledger: Ledger, named: str) -> str:
     found = ledger.runs(which, most=2)
     if len(found) > 1:
         many = len(ledger.runs(which))
-        raise UsageError(f"{named!r} is the beginning of {many} runs; give more of it")
+        raise UsageError(
+            f"{named!r} matches {many} runs; type more characters of the id (tally ls lists them)"
+        )
     if not found:
         raise RunNotFound(run=named)
     return found[0].run
 
 
 def _last_run(ledger: Ledger) -> str:
-    """Return the newest run that no program began."""
+    """Return the newest run that no program began. Raise `UsageError` if there is none."""
     after = ""
     while page := ledger.runs(_OUTERMOST, after=after, most=_LOOKED_AT, newest_first=True):
         for row in page:
@@ -132,8 +144,11 @@ def _last_run(ledger: Ledger) -> str:
 
 
 def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
-    """A model that says what the model of a recorded run said."""
-    # Most runs have another model.
+    """Return a model that repeats the replies of a recorded run.
+
+    Raise `RunNotFound` if there is no such run, and `UsageError` for a chain of steps.
+    """
+    # Imported here: most runs have another model.
     from tallystick.model.recorded import RecordedModel
 
     try:
@@ -153,30 +168,38 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
 
 
 def runs_inside(ledger: Ledger, chain: str) -> list[str]:
-    """The runs here that say of themselves that they were begun inside a chain of steps."""
+    """Return the ids of runs that were begun inside a chain of steps. Erased ones are left out."""
     return [row.run for row in ledger.runs(RunFilter(parent=chain)) if not row.erased]
 
 
 def is_child(ledger: Ledger, run: str) -> bool:
-    """Return whether a run was begun by a program of another."""
+    """Return True if a program of another run began this one; False for an unknown run."""
     row = ledger.row(run)
     return row is not None and row.caller is not None
 
 
 def require_not_awaited(ledger: Ledger, run: str) -> None:
-    """Raise if the run that began this one waits for it: it would be begun anew, and paid again."""
+    """Raise `UsageError` if the run that began this one may still be resumed.
+
+    It would then start this run again, and pay for it again. A parent that was answered, erased,
+    moved or imported is not resumed.
+    """
     begun = ledger.row(run)
     row = None if begun is None or begun.caller is None else ledger.row(begun.caller)
     if row is None or row.moved or row.imported or not row.head.count:
         return
     if not (row.erased or row.stop == "answered"):
         raise UsageError(
-            f"run {run} was begun by run {row.run}, which may be gone on with: remove that first"
+            f"run {run} was begun by run {row.run}, which can still be resumed: remove that first"
         )
 
 
 def require_no_children(ledger: Ledger, run: str) -> None:
-    """Raise if a run waits for others that it began: they would stay behind, and be paid again."""
+    """Raise `UsageError` if a run waits for child runs.
+
+    The children would not move with it, so its resume would pay for them again. Raise
+    `RecordUnreadable` if the run cannot be read.
+    """
     waits = History(list(records_of(ledger, run))).awaited_children
     if waits:
         raise UsageError(
@@ -186,7 +209,10 @@ def require_no_children(ledger: Ledger, run: str) -> None:
 
 
 def _is_awaited(ledger: Ledger, run: str) -> bool:
-    """Return whether one of the runs just before says that it began this one, which is empty."""
+    """Return True if one of the runs just before recorded that it began this one.
+
+    `run` has no entry of its own yet. A run that cannot be read is skipped.
+    """
     for row in ledger.runs(after=run, most=_LOOKED_AT, newest_first=True):
         try:
             for record in records_of(ledger, row.run):
@@ -198,20 +224,27 @@ def _is_awaited(ledger: Ledger, run: str) -> bool:
 
 
 def skip_answered(model: Model, *histories: History) -> None:
-    """Put a model that answers by position, as those of tests do, after the calls it answered."""
+    """Advance a model that answers by position, as in tests, past the calls that it answered.
+
+    Such a model has a method `skip`. Other models are left alone.
+    """
     skip = getattr(model, "skip", None)
     if skip is not None:
         skip(sum(each.answers_of(model.name) for each in histories))
 
 
-# What records say of sessions and attachments: whose a session is, and which bytes are needed.
+# -- holders of attachments, and the attachments that records refer to --------------------------
 
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def own_session(ledger: Ledger, run: str) -> str | None:
-    """The session that is this run's alone; None if it has none, or its start was erased."""
+    """Return the holder of attachments that only this run names.
+
+    Return None if another run names it too, if its name is no ULID, or if the start of this run was
+    erased.
+    """
     session_id = session_of(ledger, run)
     if session_id is None or not is_ulid(session_id):
         return None
@@ -219,7 +252,7 @@ def own_session(ledger: Ledger, run: str) -> str | None:
 
 
 def session_in(entry: Sealed) -> str | None:
-    """The session that a first entry names."""
+    """Return the holder of attachments that a first entry names; None if it cannot be read."""
     if entry.body is None:
         return None
     try:
@@ -230,6 +263,7 @@ def session_in(entry: Sealed) -> str | None:
 
 
 def session_of(ledger: Ledger, run: str) -> str | None:
+    """Return the holder that the first entry of a run names; None if it cannot be read."""
     try:
         first = next(ledger.read(run, stop=1), None)
     except LedgerCorrupt:
@@ -238,7 +272,7 @@ def session_of(ledger: Ledger, run: str) -> str | None:
 
 
 def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
-    """Return another run that names this session."""
+    """Return the id of another run that names this holder of attachments; None if there is none."""
     for row in ledger.runs(RunFilter(session=session_id)):
         if row.run != run and session_of(ledger, row.run) == session_id:
             return row.run
@@ -246,13 +280,14 @@ def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
 
 
 def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
-    """Every attachment that a record refers to.
+    """Yield each attachment that the record of an entry refers to, without snapshots.
 
-    Looked for in the record as it is decoded, where a reference is one by its type. In the JSON,
-    what a model's server reported or a program printed could look like one.
+    The search is in the decoded record, where a reference has its own type. In the JSON, a report
+    of a model's server or the output of a program could look like a reference. An entry that cannot
+    be read yields none.
     """
     body = entry.body
-    # Most records refer to none. A name may also be written in escapes.
+    # A quick test: most records refer to none. JSON may also write a name in escapes.
     if body is None or (b"byte_len" not in body and b"\\u" not in body):
         return
     try:
@@ -263,12 +298,15 @@ def mentions(entry: Sealed) -> Iterator[AttachmentRef]:
 
 
 def references_in(record: Record) -> Iterator[AttachmentRef]:
-    """Every attachment that a record refers to."""
+    """Yield each attachment that a record refers to, without snapshots, which only save time."""
     yield from _references(record)
 
 
 def put_id_in(record: Record) -> str | None:
-    """Return the id of what a program put among the attachments, if a record answers that."""
+    """Return the id of the attachment that a program put, if this record is the answer to that.
+
+    Else return None.
+    """
     if not isinstance(record, HostAnswered) or record.name != "attachments.put" or not record.ok:
         return None
     try:
@@ -280,10 +318,10 @@ def put_id_in(record: Record) -> str | None:
 
 
 def _references(value: object) -> Iterator[AttachmentRef]:
-    """In order, as deep as the types of records go: what they hold freely is passed over."""
+    """Yield the references in a value, in order. Lists and dictionaries are not searched."""
     match value:
         case SnapshotTaken():
-            # It only saves time: whoever does not have it runs the programs again.
+            # A snapshot only saves time: without it, the programs run again.
             return
         case AttachmentRef():
             yield value
@@ -298,7 +336,10 @@ def _references(value: object) -> Iterator[AttachmentRef]:
 
 
 def spent_so_far(ledger: Ledger, run: str) -> Charge:
-    """What a run that was cut off has spent, with what is held for calls that nobody heard of."""
+    """Return what a run has spent so far, with what its open calls have reserved.
+
+    For a run that has ended, this is its recorded charge. If the run cannot be read, it is empty.
+    """
     try:
         records = list(records_of(ledger, run))
     except LedgerError:
@@ -310,7 +351,12 @@ def spent_so_far(ledger: Ledger, run: str) -> Charge:
         total += _charge(record)
     for call in open_calls(records):
         if isinstance(call, AskModel | QueryAsked) and call.reserved is not None:
-            total += Charge(tokens_in=call.reserved.tokens_in, tokens_out=call.reserved.tokens_out)
+            total += Charge(
+                usd=call.reserved.usd,
+                tokens_in=call.reserved.tokens_in,
+                tokens_out=call.reserved.tokens_out,
+                model_calls=1,
+            )
     return total
 
 
@@ -322,17 +368,20 @@ def _charge(record: Record) -> Charge:
     return Charge(wall_ms=record.wall_ms) if isinstance(record, ProgramFinished) else Charge()
 
 
-# The template of a run that came from such a log: it has no prompts of ours.
+# The template of a run that was imported from a log of rlms: it has no prompts of this package.
 RLMS_TEMPLATE = "rlms-log"
 FROM_RLMS_LOG = "from a log of rlms"
 
 _FOREIGN = (
     f"came {FROM_RLMS_LOG}, which has neither its requests nor its interpreter: it can be read and "
-    "verified, not replayed or gone on with"
+    "verified, but not replayed, resumed or forked"
 )
 
 
 def refuse_foreign(run: str, started: RunStarted) -> None:
-    """Refuse to replay, resume or fork a run that came from such a log."""
+    """Raise `ResumeRefused` for a run that was imported from a log of rlms.
+
+    Such a run cannot be replayed, resumed or forked.
+    """
     if started.template == RLMS_TEMPLATE:
         raise ResumeRefused(run=run, why=_FOREIGN)

@@ -1,12 +1,12 @@
-"""Runs that were left: which of them wait for calls whose outcome nobody knows, and what closes it.
+"""Find the runs with calls in doubt, whose outcome is unknown, and close such calls.
 
-Rule 1: a call is in doubt if it was begun, has no outcome, and nobody works on its run any more.
-The lock of the run proves the last. A model in this process sends no bill, and is not waited for.
-Rule 2: looking is cheap. The last entry of a run says whether there is anything to look for; only
-then its bodies are read.
-Rule 3: calls are closed in one transaction, forced: that the run is gone on with, what came of each
-call, and what was held for it of the total. The run is then as a resume with `retry` leaves it: it
-asks again, in the next attempt.
+Rule 1: a call is in doubt if it was begun, has no outcome, and no living process works on its run.
+The lock of the run proves the last. A model in this process sends no bill: its calls do not count.
+Rule 2: the search is cheap. The last entry of a run shows whether it may have an open call. Only
+then are its bodies read.
+Rule 3: calls are closed in one forced transaction. It holds the resume of the run, the outcome of
+each call, and the end of its reservation in the shared total. The run is then as after a resume
+with `retry`: it asks again, in the next attempt.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from tallystick.runtime.runs.history import UNREADABLE, records_of
 from tallystick.runtime.runs.lock import held_run, is_running
 from tallystick.storage.transaction import Transaction
 
-# How a run that has no end stands: `unfinished` is a copy of what another ledger goes on with, and
-# `not begun` one whose process ended before anything of it was written. There is nothing to resume.
+# The states of a run without an end. `unfinished` is a copy of a run that another ledger owns.
+# `not begun` is one whose process ended before the first entry: there is nothing to resume.
 RunStatus = Literal["running", "not begun", "in doubt", "cut off", "moved", "unfinished"]
 _Paid = AskModel | QueryAsked
 _CHARGED = "its outcome is unknown; it was charged, and is made again"
@@ -59,7 +59,7 @@ _RELEASED = "it was not billed; it is made again"
 
 
 class DoubtfulRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with calls in doubt. `since` is when it was begun, or gone on with last, in ms."""
+    """A run with calls in doubt. `since` is the time of its start or last resume, in Unix ms."""
 
     run: str
     since: int
@@ -67,7 +67,10 @@ class DoubtfulRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClosedCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """What was closed of a run: how many calls, what was held for it, and what stays in doubt."""
+    """The result of closing a run's calls: the number of calls and of reservations.
+
+    `effects` are the effects that stay in doubt.
+    """
 
     run: str
     calls: int
@@ -79,7 +82,7 @@ class ClosedCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def last_tag(ledger: Ledger, row: RunRow) -> tuple[str, Sealed] | None:
-    """The tag of a run's last entry, and the entry; None where there is none that can be read."""
+    """Return the tag of a run's last entry, and the entry; None if there is none to read."""
     seq = row.head.count - 1
     last = next(ledger.read(row.run, start=seq, stop=seq + 1), None) if seq >= 0 else None
     if last is None:
@@ -89,7 +92,10 @@ def last_tag(ledger: Ledger, row: RunRow) -> tuple[str, Sealed] | None:
 
 
 def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
-    """How a run stands that has no end."""
+    """Return the state of a run that has not ended. Do not call it for one that has.
+
+    Raise `LedgerUnavailable` if its lock, and `RecordUnreadable` if its records cannot be read.
+    """
     if row.moved:
         return "moved"
     if row.imported:
@@ -98,42 +104,50 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
         return "running"
     if not row.head.count:
         return "not begun"
-    return "in doubt" if open_intents(_billed(records_of(ledger, row.run))) else "cut off"
+    return "in doubt" if open_intents(_drop_unbilled(records_of(ledger, row.run))) else "cut off"
 
 
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
-    """Every run of this ledger with calls in doubt, the newest last."""
-    found = (doubt_of(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
+    """Return every run of this ledger with calls in doubt, the newest last.
+
+    Runs that cannot be read are left out.
+    """
+    found = (doubtful_run(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
     return [each for each in found if each is not None]
 
 
-def doubt_of(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
-    """What of a run is in doubt, if anything is."""
+def doubtful_run(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
+    """Return the calls in doubt of a run. None if there are none, or if the run cannot be read."""
     try:
-        if row.moved or row.imported or not _may_wait(ledger, row) or is_running(ledger, row.run):
+        if (
+            row.moved
+            or row.imported
+            or not _may_have_open_call(ledger, row)
+            or is_running(ledger, row.run)
+        ):
             return None
         records = list(records_of(ledger, row.run))
     except (RunNotFound, RecordUnreadable, *UNREADABLE):
-        return None  # removed just now, or of a version that has to look itself
-    open = open_intents(_billed(records))
+        return None  # Removed just now, or written by another version, which has to check it.
+    open = open_intents(_drop_unbilled(records))
     return DoubtfulRun(run=row.run, since=_since(row, records), open=open) if open else None
 
 
-def _may_wait(ledger: Ledger, row: RunRow) -> bool:
-    """Whether the last entry leaves room for a call that is open."""
+def _may_have_open_call(ledger: Ledger, row: RunRow) -> bool:
+    """Return True if a run with this last entry may have an open call."""
     found = last_tag(ledger, row)
     if found is None:
         return False
     tag, last = found
     if tag == "run.ended":
-        # One that was left in the middle of an effect has an end that says so.
+        # A run can end during an effect, whose outcome then stays unknown.
         ended = None if last.body is None else decode_record(last.body)
         return isinstance(ended, RunEnded) and ended.stop in ("in_doubt", "cancelled")
     return tag != "run.pruned" and not tag.startswith("step.")
 
 
-def _billed(records: Iterable[Record]) -> Iterator[Record]:
-    """Without the calls that nobody sends a bill for: a resume simply makes those again."""
+def _drop_unbilled(records: Iterable[Record]) -> Iterator[Record]:
+    """Yield the records, without the calls that cost nothing: a resume repeats those anyway."""
     for record in records:
         reserved = record.reserved if isinstance(record, _Paid) else None
         if reserved is None or reserved.price != "in_process":
@@ -153,11 +167,12 @@ def _since(row: RunRow, records: Iterable[Record]) -> int:
 def require_no_doubt(ledger: Ledger, run: str, scopes: Scopes) -> None:
     """Raise `UsageError` if calls of a run, or of a run inside it, are in doubt and may be paid.
 
-    A child that is left behind could be found only by its id, and its calls with it.
+    Reservations that are open in `scopes` count too. A child run that stays behind could be found
+    only by its id, and so could its calls.
     """
     for each in _with_children(ledger, run):
         row = ledger.row(each)
-        doubt = None if row is None else doubt_of(ledger, row)
+        doubt = None if row is None else doubtful_run(ledger, row)
         paid = [] if doubt is None else [call for call in doubt.open if call.kind != "effect"]
         if paid or scopes.holds(run=each):
             whose = f"run {run}" if each == run else f"run {each}, which run {run} began,"
@@ -176,7 +191,7 @@ def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
         try:
             begun = [one.run for one in records_of(ledger, each) if isinstance(one, ChildBegun)]
         except (LedgerError, *UNREADABLE):
-            continue  # removed, or damaged: then it names no children
+            continue  # Removed or damaged: its children are unknown.
         waiting += [child for child in begun if child not in seen]
         seen.update(begun)
 
@@ -185,9 +200,9 @@ def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
 
 
 def is_unsent(ledger: Ledger, hold: Hold) -> bool:
-    """Whether a dead process made this reservation and sent nothing.
+    """Return True if a dead process made this reservation, and its run has no entry or is gone.
 
-    A call is written before it is sent, so for a run without an entry nothing was.
+    Nothing was sent for it then: a call is recorded before it is sent.
     """
     if not hold.owner_dead:
         return False
@@ -206,7 +221,7 @@ def release_unsent(ledger: Ledger, scopes: Scopes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What is written, and what becomes of each hold: it is settled at an amount, or released."""
+    """The records to write, and the reservations to settle or to release with them."""
 
     run: str
     scopes: Scopes | None
@@ -215,7 +230,7 @@ class _Plan:
     records: Sequence[Record]
 
     def close_holds(self, within: Transaction | None) -> None:
-        """In the transaction that writes what came of the calls."""
+        """Settle or release each reservation, in the transaction that records the outcomes."""
         ended, begun = History(self.records).holds
         if self.scopes is None:
             return
@@ -226,7 +241,7 @@ class _Plan:
             elif row.intent in begun and self.charge:
                 actual = row.amount
             else:
-                # Given back, or never sent: calls are written before they are.
+                # Released by the caller, or never sent: a call is recorded before it is sent.
                 self.scopes.release(within, run=self.run, intent=row.intent)
                 continue
             self.scopes.settle(within, run=self.run, intent=row.intent, actual=actual)
@@ -235,11 +250,14 @@ class _Plan:
 def close_calls(
     ledger: Ledger, run: str, *, charge: bool, scopes: Scopes | None, at: int
 ) -> ClosedCalls:
-    """Write what came of the paid calls of a run that are in doubt, and close what is held for it.
+    """Record an outcome for each paid call in doubt of a run, and close its reservations.
 
-    With `charge` they may have been billed, and cost what was reserved; without, they cost nothing.
-    Effects stay as they are. Raises `UsageError` while a living process works on the run, and
-    `ResumeRefused` if its chain does not hold.
+    With `charge`, the calls cost what was reserved, since they may have been billed. Without it,
+    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt. Without calls
+    in doubt, only the reservations are closed, and nothing is recorded.
+
+    Raise `UsageError` while a living process works on the run, and `RunNotFound` if there is none.
+    Raise `ResumeRefused` if its chain of entries is damaged.
     """
     with held_run(ledger, run):
         row = ledger.row(run)
@@ -251,8 +269,9 @@ def close_calls(
         records = list(records_of(ledger, run))
         holds = [] if scopes is None else scopes.holds(run=run)
         plan = _Plan(run=run, scopes=scopes, holds=holds, charge=charge, records=records)
-        paid = [call for call in open_calls(_billed(records)) if isinstance(call, _Paid)]
-        left = left_calls(_billed(records)) if charge else []
+        paid = [call for call in open_calls(_drop_unbilled(records)) if isinstance(call, _Paid)]
+        # Calls that a cancel left are settled as charged already, so a release cannot change them.
+        left = left_calls(_drop_unbilled(records)) if charge else []
         if paid or left:
             _write(ledger, row, plan, at=at)
         elif holds and scopes is not None:
@@ -263,11 +282,14 @@ def close_calls(
 
 
 def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:
-    """Go on with the run, and end its open calls. Those that nobody waits for end by that alone."""
+    """Append a resume of the run, and outcomes for its open calls.
+
+    A call that was left when its program was stopped is ended by the resume itself.
+    """
     fence = ledger.claim(row.run, create=False)
     resumed = RunResumed(at=at, fence=fence, in_doubt="retry")
     events: list[Record] = [resumed]
-    for call in open_calls(_billed([*plan.records, resumed])):
+    for call in open_calls(_drop_unbilled([*plan.records, resumed])):
         if isinstance(call, _Paid):
             events.append(_outcome(call, charge=plan.charge))
     ledger.append(
@@ -284,8 +306,8 @@ def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:
 
 
 def _outcome(call: _Paid, *, charge: bool) -> ModelFailed | QueryFailed:
-    """What is written of a call in doubt: a failure that makes whoever asked ask again."""
-    settled = _settled(call.reserved or Reserved(tokens_in=0, tokens_out=0), charge=charge)
+    """Return the outcome of a call in doubt: a transient failure, so the call is repeated."""
+    settled = _settlement_of(call.reserved or Reserved(tokens_in=0, tokens_out=0), charge=charge)
     message = _CHARGED if charge else _RELEASED
     if isinstance(call, AskModel):
         return ModelFailed(
@@ -309,8 +331,11 @@ def _outcome(call: _Paid, *, charge: bool) -> ModelFailed | QueryFailed:
     )
 
 
-def _settled(reserved: Reserved, *, charge: bool) -> Settled:
-    """As the rules of billing have it for a call that was left, sent or not."""
+def _settlement_of(reserved: Reserved, *, charge: bool) -> Settled:
+    """Return the charge of a call in doubt, by the rules for one that was cancelled.
+
+    With `charge`, it counts as sent.
+    """
     worst = Charge(
         usd=reserved.usd,
         tokens_in=reserved.tokens_in,

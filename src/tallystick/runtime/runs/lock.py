@@ -1,7 +1,7 @@
-"""That a run is being worked on: a lock held for as long as its process lives, beside the ledger.
+"""Lock a run while a process works on it. The locks are files beside the ledger.
 
-The system lets go of it when the process dies, however it dies; so a lock that can be taken proves
-that nobody works on the run here. It says nothing about other machines.
+The operating system releases a lock when its process dies, in whatever way. So a lock that can be
+taken proves that no process of this machine works on the run. It proves nothing about others.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _SUFFIX = ".lock"
 
 @contextlib.contextmanager
 def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]:
-    """Hold a run's lock while inside. A ledger without a file has no others to tell.
+    """Hold the lock of a run while inside. Yield True if the lock was stolen.
 
-    Raises `UsageError` while a living process holds it, unless it is to be stolen: then that one
-    keeps a lock that nobody looks at any more. Gives whether it was.
+    With `steal`, the lock of a living process is renamed, so that it has no effect, and a new one
+    is taken. Without it, raise `UsageError`. Raise `RunNotFound` if `run` is no id, and
+    `LedgerUnavailable` if the file cannot be locked. A ledger in memory has no folder for locks:
+    then nothing is locked. If the file cannot be removed at the end, warn `CleanUpWarning`.
     """
     folder = ledger.lock_folder
     if folder is None:
@@ -45,17 +47,18 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     try:
         yield stolen
     finally:
-        aside = _aside(lock.path)
+        aside = _stolen_path(lock.path)
         try:
             untaken = stolen and _fence(ledger, run) == before and is_locked(aside)
             if untaken and lock.is_current:
-                # The run was not taken after all: whoever works on it is seen again.
+                # The run was not claimed: its fence is unchanged and the other process still has
+                # it. Put its lock back, so that it is seen again.
                 aside.replace(lock.path)
             lock.release(remove=True)
             if stolen:
                 aside.unlink(missing_ok=True)
         except (OSError, LedgerError) as error:
-            # The lock is released with its descriptor: a file that nobody holds locks nothing.
+            # Only the file could not be removed. Closing the descriptor releases the lock.
             why = getattr(error, "strerror", None) or str(error)
             warnings.warn(CleanUpWarning(path=str(lock.path), why=why), stacklevel=3)
         finally:
@@ -63,13 +66,20 @@ def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
 
 
 def require_idle(ledger: Ledger, run: str) -> None:
-    """Raise if a living process works on the run."""
+    """Raise `UsageError` if a living process of this machine works on the run.
+
+    Raise `LedgerUnavailable` if its lock cannot be read.
+    """
     if is_running(ledger, run):
-        raise _running(run)
+        raise _running_error(run)
 
 
 def is_running(ledger: Ledger, run: str) -> bool:
-    """Whether a living process works on the run."""
+    """Return True if a living process of this machine works on the run.
+
+    Return False for a ledger in memory, which has no locks. Raise `LedgerUnavailable` if its lock
+    cannot be read.
+    """
     folder = ledger.lock_folder
     if folder is None:
         return False
@@ -77,11 +87,16 @@ def is_running(ledger: Ledger, run: str) -> bool:
     try:
         return is_locked(path)
     except OSError as error:
-        raise _unavailable(path, error) from error
+        raise _unavailable_error(path, error) from error
 
 
 def running_runs(ledger: Ledger) -> Iterator[str]:
-    """Yield the runs that living processes work on. Costs as much as there are locks."""
+    """Yield the runs that living processes work on, by id. The time grows with the locks.
+
+    A ledger in memory has no locks.
+
+    Raise `LedgerUnavailable` if the locks cannot be read.
+    """
     folder = ledger.lock_folder
     if folder is None:
         return
@@ -90,7 +105,7 @@ def running_runs(ledger: Ledger) -> Iterator[str]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _unavailable(folder, error) from error
+        raise _unavailable_error(folder, error) from error
     for name in names:
         run = name.removesuffix(_SUFFIX)
         if run != name and is_running(ledger, run):
@@ -98,30 +113,31 @@ def running_runs(ledger: Ledger) -> Iterator[str]:
 
 
 def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
-    """Take a lock, from a living process if it is to be stolen. Returns whether it was."""
+    """Take a lock, with `steal` also from a living process. Return True if it was stolen."""
     stolen = False
     try:
         while not lock.take():
             if not steal:
-                raise _running(run)
+                raise _running_error(run)
             stolen = True
+            # Renamed, not removed: `held_run` puts it back if the run is not claimed after all.
             with contextlib.suppress(FileNotFoundError):
-                lock.path.replace(_aside(lock.path))
+                lock.path.replace(_stolen_path(lock.path))
     except OSError as error:
-        raise _unavailable(lock.path, error) from error
+        raise _unavailable_error(lock.path, error) from error
     return stolen
 
 
-def _unavailable(path: Path, error: OSError) -> LedgerUnavailable:
+def _unavailable_error(path: Path, error: OSError) -> LedgerUnavailable:
     return LedgerUnavailable(where=str(path), why=error.strerror or str(error))
 
 
-def _running(run: str) -> UsageError:
+def _running_error(run: str) -> UsageError:
     return UsageError(f"run {run} is running; wait for its end, or stop it first")
 
 
-def _aside(path: Path) -> Path:
-    """Where the lock of a process is kept that a run is being taken from."""
+def _stolen_path(path: Path) -> Path:
+    """Return the path to which the lock of a process is renamed when its run is stolen."""
     return path.with_suffix(".stolen")
 
 

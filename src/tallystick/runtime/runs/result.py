@@ -1,4 +1,4 @@
-"""What a run has come to, for whoever asked for it."""
+"""Define `Run`, the result of a run for its caller."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NOTHING = Cited()
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that has ended. `answer` is partial unless `stop` is `answered`.
+    """The result of a run that has ended. `answer` is partial unless `stop` is `answered`.
 
-    `citations` are places in what it was given that were checked against the bytes; `unchecked` is
-    what the answer says of where it is from and could not be. Under a schema, `answer` is JSON and
-    `value` what that says. `said` is the last reply of the model, where the run has no answer.
-    `session_lost` says that its session does not keep what its programs left.
-    Inside steps, `parent` is the id of their chain in the ledger and `step` the path of the one
-    that began it. `settings` says where each setting came from that is no default.
+    `citations` are places in the inputs, checked against their bytes. `unchecked` are the claims of
+    the answer about its sources that could not be checked. With a schema, `answer` is JSON and
+    `value` is that JSON decoded. `said` is the last reply of the model if the run has no answer.
+    `session_lost` says that the session could not keep the variables of the run. Inside steps,
+    `parent` is the id of their chain in the ledger, and `step` the path of the step that began the
+    run. `settings` gives the source of each setting that is not a default.
     """
 
     run: str
@@ -46,13 +46,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def answered(self) -> bool:
+        """True if the run has an answer that is not partial."""
         return self.stop == "answered"
 
 
 def said_at_end(ended: RunEnded, started: RunStarted, said: str | None) -> str | None:
-    """Return what the model said last, where a run has no answer.
+    """Return `said`, the last reply of the model, for a run that was not answered; else None.
 
-    Not of runs with the prompts of before: steps have recorded what those came to, without it.
+    Return None for runs with the prompts of an older version too: their steps have recorded results
+    without this reply.
     """
     return None if ended.stop == "answered" or is_older(started) else said
 
@@ -67,7 +69,7 @@ def run_of(
     step: str | None = None,
     session_lost: bool = False,
 ) -> Run:
-    """The result of a state that is done."""
+    """Return the result of a run from its final state. The run must have ended."""
     assert state.ended is not None
     return Run(
         run=run_id,

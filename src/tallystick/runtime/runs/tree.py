@@ -1,7 +1,8 @@
-"""A run and the runs inside it, as one tree: what each was asked, does, came to and cost.
+"""Count a run and the runs inside it as one tree: goal, state, result and cost of each.
 
-Rule: a child that ended counts with what its parent was told of it, a live one with what its own
-records say. So the sum is right at every moment, and in the end it is the charge of the root.
+Rule: a child that has ended counts with the charge that its parent recorded for it. A live one
+counts with its own records. So the sum is right at every moment, and at the end it is the charge of
+the root.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tallystick.ledger.port import Ledger, RunRow
 from tallystick.runtime.runs.history import records_of, whole_records
 from tallystick.runtime.runs.in_doubt import status_of
 
-# `waiting` is for a place at the model, or for money that others hold.
+# `waiting` is for a free slot of the provider, or for money that other calls have reserved.
 Doing = Literal["starting", "waiting", "asking", "running", "ended"]
 _LIMITS = RunLimits()
 _NOTHING = Charge()
@@ -50,13 +51,14 @@ _NOTHING = Charge()
 
 @dataclass(slots=True)
 class Batch:
-    """The model calls of one host call: the places that were asked, and answered."""
+    """The model calls of one host call: the items that were asked, and those that were answered."""
 
     intent: int = -1
     asked: set[int] = field(default_factory=set)
     answered: set[int] = field(default_factory=set)
 
     def add(self, record: QueryAsked | QueryReplied | QueryFailed | QueryRefused) -> None:
+        """Count a record. One of another host call starts a new batch; a refusal counts nothing."""
         if record.intent != self.intent:
             self.intent = record.intent
             self.asked, self.answered = set(), set()
@@ -66,16 +68,17 @@ class Batch:
         if isinstance(record, QueryReplied):
             self.answered.add(record.item)
         else:
-            # It failed; or it is asked once more, since the reply did not fit.
+            # It failed, or it is asked again because the reply did not match the schema.
             self.answered.discard(record.item)
 
 
 @dataclass(slots=True, kw_only=True)
 class RunNode:
-    """One run of a tree, as far as it has come.
+    """The counts of one run of a tree so far.
 
-    `own` is what it used itself, `inside` what its children that ended cost, `told` what of it its
-    parent has been told.
+    `own` is the charge of the run itself, and `inside` that of its children that ended. `reported`
+    is the part of the run's charge that its parent has recorded. `since` is the time at which
+    `doing` began, by the clock of the tree, in seconds.
     """
 
     run: str = ""
@@ -84,7 +87,7 @@ class RunNode:
     limits: RunLimits = _LIMITS
     own: Charge = _NOTHING
     inside: Charge = _NOTHING
-    told: Charge = _NOTHING
+    reported: Charge = _NOTHING
     turn: int = 0
     calls: int = 0
     doing: Doing = "starting"
@@ -97,7 +100,7 @@ class RunNode:
 
     @property
     def used(self) -> Charge:
-        """What it has used so far, with everything inside it."""
+        """The charge of the run so far, with all runs inside it."""
         found = [self]
         for each in found:
             found.extend(each.live.values())
@@ -105,14 +108,16 @@ class RunNode:
         for each in reversed(found):
             totals[each.run] = each.own + each.inside
             for child in each.live.values():
-                totals[each.run] += grown(child.told, charge_of_child(totals[child.run]))
+                totals[each.run] += charge_increase(
+                    child.reported, charge_of_child(totals[child.run])
+                )
         return totals[self.run]
 
 
 class RunTree:
-    """Counts the records of a run and of those inside it.
+    """A counter for the records of a run and of the runs inside it.
 
-    `before` is what is recorded of a run that is gone on with, `inside` of its children that are.
+    `before` are the records of a run that is resumed, and `inside` those of its open children.
     """
 
     def __init__(
@@ -126,9 +131,9 @@ class RunTree:
         self._branches: dict[str, RunNode] = {}
         self._cut: dict[str, RunNode] = {}
         self.root = RunNode(since=clock())
-        # True once a call was charged as reserved: then what was used is the most it can be.
+        # True once a call was charged as reserved. Then the charges are an upper bound.
         self.at_most = False
-        # Of the whole tree, but for its root.
+        # Counts of the whole tree, without its root.
         self.answered = self.failed = self.stopped = self.waiting = 0
         for record in before:
             self._count(self.root, record)
@@ -139,23 +144,29 @@ class RunTree:
 
     @property
     def live(self) -> int:
-        """How many runs inside the root are begun and have not ended."""
+        """The number of runs inside the root that have begun and not ended."""
         return len(self._branches) - (self.root.run in self._branches)
 
     def branch(self, run: str) -> RunNode | None:
-        """A run of the tree that has not ended, or the root: that is the first that is named."""
+        """Return a live run of the tree, or the root; None for others.
+
+        The first run that is named becomes the root. Its id is set here.
+        """
         if not self.root.run and run not in self._branches:
             self.root.run = run
             self._branches[run] = self.root
         return self._branches.get(run)
 
     def add(self, run: str, record: Record) -> RunNode | None:
-        """Count a record. Gives the child that ended by it, if one did."""
+        """Count a record. Return the child that ended with it, or None.
+
+        A record of a run that is not in the tree is ignored.
+        """
         branch = self.branch(run)
         return None if branch is None else self._count(branch, record)
 
     def waits(self, parent: str, change: int) -> None:
-        """So many more children of a run wait for a place."""
+        """Change the number of children of a run that wait to start. It stays at least 0."""
         self.waiting = max(0, self.waiting + change)
         if (branch := self.branch(parent)) is not None:
             branch.waiting = max(0, branch.waiting + change)
@@ -166,61 +177,62 @@ class RunTree:
         match record:
             case AskModel():
                 branch.turn = record.turn
-                self._does(branch, "asking")
+                self._set_doing(branch, "asking")
             case ModelReplied():
                 branch.own += charge_of(record) + Charge(turns=1, wall_ms=record.wall_ms)
             case ModelFailed():
                 branch.own += charge_of(record) + Charge(wall_ms=record.wall_ms)
-                self._does(branch, "waiting")
+                self._set_doing(branch, "waiting")
             case RunProgram():
-                self._does(branch, "running")
+                self._set_doing(branch, "running")
             case HostAnswered():
+                # A program has the answer, so the children of that call are over for it.
                 branch.own += charge_of(record)
                 branch.calls += 1
-                self._left(branch)
+                self._drop_children(branch)
             case ProgramFinished():
                 branch.own += Charge(wall_ms=record.wall_ms, fuel=record.fuel)
-                self._left(branch)
-                self._does(branch, "waiting")
+                self._drop_children(branch)
+                self._set_doing(branch, "waiting")
             case record if isinstance(record, QueryRecord):
-                return self._called(branch, record)
+                return self._count_call(branch, record)
             case RunStarted() | RunResumed() | RunForked() | RunEnded():
-                self._passed(branch, record)
+                self._set_status(branch, record)
             case _:
                 pass
         return None
 
-    def _called(self, branch: RunNode, record: QueryRecord) -> RunNode | None:
-        """A call of a program: of a model, or of a child."""
+    def _count_call(self, branch: RunNode, record: QueryRecord) -> RunNode | None:
+        """Count a program's call to a model or a child. Return the child that ended, or None."""
         if isinstance(record, ChildBegun):
-            self._begun(branch, record)
+            self._add_child(branch, record)
         elif isinstance(record, ChildEnded):
-            return self._ended(branch, record)
+            return self._end_child(branch, record)
         else:
             branch.batch.add(record)
             if not isinstance(record, QueryAsked):
                 branch.own += charge_of(record)
         return None
 
-    def _does(self, branch: RunNode, doing: Doing) -> None:
+    def _set_doing(self, branch: RunNode, doing: Doing) -> None:
         branch.doing, branch.calls, branch.batch = doing, 0, Batch()
         branch.since = self._clock()
 
-    def _passed(
+    def _set_status(
         self, branch: RunNode, record: RunStarted | RunResumed | RunForked | RunEnded
     ) -> None:
         match record:
             case RunStarted():
                 branch.goal, branch.limits = record.goal, record.limits
-                self._does(branch, "waiting")
+                self._set_doing(branch, "waiting")
             case RunEnded():
                 branch.stop, branch.answer, branch.doing = record.stop, record.answer, "ended"
             case _:
                 branch.limits = record.limits or branch.limits
                 branch.stop, branch.answer = "", None
-                self._does(branch, "starting")
+                self._set_doing(branch, "starting")
 
-    def _begun(self, parent: RunNode, record: ChildBegun) -> None:
+    def _add_child(self, parent: RunNode, record: ChildBegun) -> None:
         if record.run in self._branches:
             return
         child = self._cut.pop(record.run, None)
@@ -231,12 +243,12 @@ class RunTree:
         child.since = self._clock()
         parent.live[record.run] = self._branches[record.run] = child
 
-    def _ended(self, parent: RunNode, record: ChildEnded) -> RunNode:
+    def _end_child(self, parent: RunNode, record: ChildEnded) -> RunNode:
         child = parent.live.pop(record.run, None) or RunNode(run=record.run, depth=parent.depth + 1)
         self._forget(child)
         charge = charge_of_child(record.charge)
         parent.inside += charge
-        child.told += charge
+        child.reported += charge
         child.stop, child.answer, child.doing = record.stop, record.answer, "ended"
         if record.stop in CUT_OFF:
             self._cut[record.run] = child
@@ -247,23 +259,26 @@ class RunTree:
             self.failed += 1
         return child
 
-    def _left(self, branch: RunNode) -> None:
-        """Whoever waited for its children goes on: what was not told of one counts nowhere."""
+    def _drop_children(self, branch: RunNode) -> None:
+        """Drop the children that are still live: their parent continues without them.
+
+        They count as failed, and what their parent did not record of them is not charged.
+        """
         for child in branch.live.values():
             self._forget(child)
             self.failed += 1
         branch.live.clear()
 
     def _forget(self, branch: RunNode) -> None:
-        """A run ended, and with it whatever is still said to be live inside it."""
+        """Remove a run that ended, and the runs that are still live inside it."""
         gone = [branch]
         for each in gone:
             self._branches.pop(each.run, None)
             gone.extend(each.live.values())
 
 
-def grown(before: Charge, now: Charge) -> Charge:
-    """How much more a charge is than another; nothing where it is less."""
+def charge_increase(before: Charge, now: Charge) -> Charge:
+    """Return by how much a charge has grown, in each dimension; 0 where it has not."""
     return Charge(
         usd=None if now.usd is None else max(0, now.usd - (before.usd or 0)),
         tokens_in=max(0, now.tokens_in - before.tokens_in),
@@ -276,20 +291,20 @@ def grown(before: Charge, now: Charge) -> Charge:
     )
 
 
-# A run and the runs inside it, as one tree: what each was asked, came to and cost.
+# -- trees of recorded runs -----------------------------------------------------------------------
 
 
-# More are counted and not shown.
+# Further runs are counted in `Node.more`, and not read.
 _NODES_MAX = 10_000
 
 
 class Node(msgspec.Struct, kw_only=True):
-    """One run of a tree. `stop` is empty while it has none; `usd` in `charge` is nano-dollars.
+    """One run of a tree. `stop` is empty if it has not ended; `usd` in `charge` is nano-dollars.
 
-    `charge` is so far, with everything inside it. `missing` says that it was begun and nothing of
-    it is here, `more` how many children are not in the tree. `standing` is how a run without an end
-    stands: running, cut off, in doubt; or that it was pruned. `queries` are the model calls of its
-    last batch: answered, and asked.
+    `charge` is that of the run so far, with all runs inside it. `missing` says that the run was
+    begun and this ledger has no entry of it. `more` is the number of children that are not in the
+    tree. `standing` is the state of a run without an end, such as `running`, or `pruned`. `queries`
+    are the numbers of model calls in its last batch: answered, and asked.
     """
 
     run: str
@@ -309,7 +324,11 @@ class Node(msgspec.Struct, kw_only=True):
 
 
 def tree_of(ledger: Ledger, run: str) -> Node:
-    """The tree below a run, in the order in which its programs began it."""
+    """Return the tree of a run. Children are in the order in which the programs began them.
+
+    Of more than 10,000 runs, the rest is counted in `more` of their parents. So is a run that is in
+    the tree already. Raise `LedgerError` if a record cannot be read.
+    """
     root, branch, inside = _node(ledger, run, ledger.row(run), depth=0)
     found: list[tuple[Node, RunNode]] = [(root, branch)]
     waiting = [(root, inside)]
@@ -335,7 +354,11 @@ def tree_of(ledger: Ledger, run: str) -> Node:
 
 
 def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, Record]]:
-    """What is recorded of the runs that a resume goes on with inside a run, each under its own."""
+    """Return the records of the open runs inside a run, each with the id of its run.
+
+    These are the runs that a resume of the outer run also resumes. A run without an entry has no
+    records. Raise `LedgerError` or `ResumeRefused` if one cannot be read.
+    """
     found: list[tuple[str, Record]] = []
     waiting = [records]
     while waiting:
@@ -349,23 +372,26 @@ def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, R
 
 
 def _open_in(records: Sequence[Record]) -> list[str]:
-    """The children whose parent waits for them; also those that ended from outside."""
-    told = {each.intent for each in records if isinstance(each, HostAnswered)}
+    """Return the children that a run waits for, also those that were stopped from outside."""
+    answered = {each.intent for each in records if isinstance(each, HostAnswered)}
     begun = {each.run: each.intent for each in records if isinstance(each, ChildBegun)}
     over = {
         each.run for each in records if isinstance(each, ChildEnded) and each.stop not in CUT_OFF
     }
-    return [run for run, intent in begun.items() if run not in over and intent not in told]
+    return [run for run, intent in begun.items() if run not in over and intent not in answered]
 
 
 def _node(
     ledger: Ledger, run: str, row: RunRow | None, *, depth: int
 ) -> tuple[Node, RunNode, list[str]]:
-    """A run, what was counted of it, and the runs that it began."""
+    """Return a run, its counts, and the ids of the runs that it began, in order.
+
+    Raise `LedgerError` if it cannot be read. A pruned one began no runs that can be known.
+    """
     try:
         records = whole_records(ledger, run)
     except ResumeRefused:
-        return _pruned(ledger, run, depth=depth)
+        return _pruned_node(ledger, run, depth=depth)
     branch = RunTree(records).root
     batch = branch.batch
     node = Node(
@@ -385,8 +411,8 @@ def _node(
     return node, branch, list(begun)
 
 
-def _pruned(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, RunNode, list[str]]:
-    """A run whose bodies were taken out, but for its receipt."""
+def _pruned_node(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, RunNode, list[str]]:
+    """Return a run whose bodies were deleted. Its charge is that of its receipt, if it has one."""
     receipts = [each for each in records_of(ledger, run) if isinstance(each, ReceiptIssued)]
     node = Node(run=run, children=[], depth=depth, standing="pruned")
     if receipts:
@@ -396,8 +422,8 @@ def _pruned(ledger: Ledger, run: str, *, depth: int) -> tuple[Node, RunNode, lis
 
 
 def _charge(node: Node, branch: RunNode) -> None:
-    """Sum up a run whose children are summed up."""
+    """Set the charge of a run whose children have their charges already."""
     node.charge = branch.own + branch.inside
     for child in node.children:
         if (live := branch.live.get(child.run)) is not None:
-            node.charge += grown(live.told, charge_of_child(child.charge))
+            node.charge += charge_increase(live.reported, charge_of_child(child.charge))

@@ -40,7 +40,10 @@ _ONE_PROCESS: tuple[Dimension, ...] = (
 
 
 class ClientScopes:
-    """The budget of one client, and the scopes of its runs in it."""
+    """The budget of one client, and the scopes of its runs in it.
+
+    Raise `UsageError` for a limit in `budget` or `total` that nothing would enforce.
+    """
 
     def __init__(self, *, budget: Budget, total: Budget, pricing: Pricing) -> None:
         _check_dimensions("budget", budget, _OF_RUNS)
@@ -80,8 +83,11 @@ class ClientScopes:
         `places` are scopes of other trees that pay too. `noted` is called with each settled call.
         What a resumed run spent earlier is counted in the client's budget as well, unless this
         client paid for it then, or the run only shares it with the one it was forked from
-        (`shared_before`). Raise `UsageError` for a total that the ledger cannot record.
+        (`shared_before`). Raise `UsageError` for a total that the ledger cannot record, and
+        `InvalidScope` if the scope of the run is open.
         """
+        # The client's scope stays when a run ends, and the run's own scope is new each time. So
+        # only the client's may have counted what the run spent before.
         counted = shared_before or run in self._paid_for
         self._paid_for.add(run)
         with self._account.lock:
@@ -120,12 +126,16 @@ class ClientScopes:
                 self._account.tree.leave(run)
 
     def rows(self) -> list[ScopeRow]:
-        """Return a row for the client, for each open run, and for the shared total."""
+        """Return a row for the client, for each open run, and for the shared total.
+
+        The shared total is there once a run was started on a ledger in a file that records one.
+        """
         with self._account.lock:
             rows = self._account.tree.rows()
         return rows if self._scopes is None else [*rows, *self._scopes.rows()]
 
     def close(self) -> None:
+        """Close the shared scopes, if they are open. The next run opens them again."""
         if self._scopes is not None:
             self._scopes.close()
             self._scopes = None
@@ -133,8 +143,9 @@ class ClientScopes:
     def _shared_cap(self, run: str, ledger: Ledger) -> SharedCap | None:
         """Return what one run reserves of the total of a ledger in a file, None without a file.
 
-        The first total that a process brings is recorded, and binds all others from then on.
-        Raise `UsageError` if the caller gave a total and there is no file to record it in.
+        The first total that a process brings is recorded, and binds all others from then on. The
+        first run also releases what dead processes reserved and never sent. Raise `UsageError` if
+        the caller gave a total and there is no file to record it in.
         """
         if self._scopes is None:
             self._scopes = ledger.shared_scopes()

@@ -140,6 +140,7 @@ class ModelDoor:
 
         Whether money is capped decides only about models without a known price.
         """
+        # So it is looked up for those alone: a look at the shared total reads the ledger's file.
         found = self._pricing.terms(model, usd_capped=False)
         if found.decision.price is not None:
             return found
@@ -158,8 +159,9 @@ class ModelDoor:
         """Reserve the worst case of a call in every scope.
 
         The reply may be as long as the tightest scope can pay for, at most `tokens_out_max`, at
-        least `tokens_out_min`. `turns` is 1 for a call that begins a turn. Raise
-        `BudgetExhausted` or `BudgetUnpriced` if a scope refuses; then nothing is reserved.
+        least the smaller of that and `tokens_out_min`. `turns` is 1 for a call that begins a turn.
+        Raise `BudgetExhausted` or `BudgetUnpriced` if a scope refuses, and also if nothing is left
+        of host calls, fuel, time or output; then nothing is reserved.
         """
         figure = prompt_figure(terms, messages)
         bound = figure.tokens
@@ -203,7 +205,8 @@ class ModelDoor:
     ) -> AsyncIterator[ReservedCall]:
         """Wait `wait_ms`, then for a place at the provider and for money, and reserve the call.
 
-        On the way out, a reservation that was not settled is released. Raise `BudgetExhausted` or
+        The reply limit is lowered only if no call in progress holds the money for a whole reply. On
+        the way out, a reservation that was not settled is released. Raise `BudgetExhausted` or
         `BudgetUnpriced` if no budget pays for the call, not even with what calls in progress may
         give back. Raise `WaitedTooLong` if `ends_at`, a moment of the monotonic clock, comes
         before a place is free.
@@ -237,7 +240,8 @@ class ModelDoor:
     async def when_paid(self, reserve: Callable[[], _Made]) -> _Made:
         """Return the result of `reserve`, repeated in turn until a budget pays.
 
-        Raise its `BudgetExhausted` or `BudgetUnpriced` once no money can come back.
+        This waits without a limit, as long as money may come back. After that, raise the
+        `BudgetExhausted` or `BudgetUnpriced` of `reserve`.
         """
         async with self._in_turn(reserve, contextlib.nullcontext, math.inf) as made:
             return made
@@ -249,6 +253,8 @@ class ModelDoor:
         place: Callable[[], AbstractAsyncContextManager[None]],
         ends_at: float,
     ) -> AsyncIterator[_Made]:
+        # The place comes before the money: a reservation that waits for a place would hold money
+        # that no call uses.
         with MoneyWait(self._run_scopes, ends_at=ends_at) as waiting:
             while True:
                 await waiting.turn()
@@ -275,7 +281,8 @@ class ModelDoor:
         """Send a request, and return the reply or the error.
 
         Every error of a backend is returned, not raised: the attempt has to be settled and
-        recorded either way. Only a cancel passes.
+        recorded either way. Only a cancel passes. At `ends_at`, a moment of the monotonic clock,
+        the request is cancelled, and the error has the reason `timeout`.
         """
         begun = time.monotonic()
         try:
@@ -293,7 +300,10 @@ class ModelDoor:
             return ModelError(reason="unknown", message=said, kind="terminal")
 
     def settle_reply(self, reserved_call: ReservedCall, reply: ModelReply) -> Settled:
-        """Settle an attempt that was answered, with the usage that the reply reports."""
+        """Settle an attempt that was answered, with the usage that the reply reports.
+
+        If the report is missing or contradicts itself, the reservation is charged.
+        """
         usage = reply.usage
         if reserved_call.terms.in_process and not usage.reported:
             # A model in this process sends no bill: the estimate is as good as any report.
@@ -324,7 +334,11 @@ class ModelDoor:
         )
 
     def count_recorded(self, model: str, charge: Charge) -> None:
-        """Count a recorded charge of a resumed run. The shared total has counted it already."""
+        """Count a recorded charge of a resumed run. The shared total has counted it already.
+
+        `noted` is called too if the charge has model calls.
+        """
+        # Turns and time count in the scopes; `noted` adds up the model calls of each model.
         self._run_scopes.recall(Amount.of_charge(charge))
         if charge.model_calls:
             self._noted(model, msgspec.structs.replace(charge, turns=0, wall_ms=0))
@@ -332,7 +346,11 @@ class ModelDoor:
     def settle_recovered(
         self, terms: CallTerms, reserved: Reserved, outcome: AttemptReplied | AttemptCancelled
     ) -> Settled:
-        """Settle an attempt that a dead process left open, by what was found out about it."""
+        """Settle an attempt that a dead process left open, by what was found out about it.
+
+        Its reservation in the shared scope is closed, if it is still there. The trees of this
+        process count the charge without a reservation: they never had one.
+        """
         if isinstance(outcome, AttemptReplied) and outcome.usage is not None:
             usage, details = _read(outcome.usage)
             outcome = AttemptReplied(usage=usage, details=details)
@@ -394,6 +412,7 @@ class ModelDoor:
             self._run_scopes.release(reserved_call.hold)
             return Settled(figures="returned", tokens_in=0, tokens_out=0, usd=charge.usd)
         assert found.figures != "held"
+        # A failed attempt is repeated under the same turn, so only a reply counts as one.
         turns = reserved_call.turns if isinstance(outcome, AttemptReplied) else 0
         used = msgspec.structs.replace(charge, turns=turns)
         self._run_scopes.settle(reserved_call.hold, Amount.of_charge(used))
@@ -408,7 +427,10 @@ class ModelDoor:
 
 
 def _loop_time(ends_at: float) -> float | None:
-    """Return a moment of the monotonic clock as one of the running loop's clock."""
+    """Return a moment of the monotonic clock as one of the running loop's clock.
+
+    None for infinity. A moment that has passed is now.
+    """
     if ends_at == math.inf:
         return None
     return asyncio.get_running_loop().time() + max(0.0, ends_at - time.monotonic())

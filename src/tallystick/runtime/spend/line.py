@@ -37,7 +37,10 @@ class Waiter:
         return True
 
     async def wait(self, seconds: float) -> None:
-        """Return when it is called, or after so many seconds."""
+        """Return when it is called, or after so many seconds; infinity is no limit.
+
+        A call that came before the wait counts too.
+        """
         try:
             async with asyncio.timeout(None if seconds == math.inf else max(0.0, seconds)):
                 await self._called.wait()
@@ -46,7 +49,10 @@ class Waiter:
         self._called.clear()
 
     def next_pause(self) -> float:
-        """Return the seconds until the next look at what another process holds."""
+        """Return the seconds until the next look at what another process holds.
+
+        It doubles with each call, from 0.02 to 1.
+        """
         pause = self._pause
         self._pause = min(2 * pause, _LOOK_AGAIN_S_MAX)
         return pause
@@ -67,6 +73,7 @@ class WaitingLines:
             return next((each for each in scopes if each in self._lines), None)
 
     def is_first(self, scope: str, waiter: Waiter) -> bool:
+        """Return True if no other call waits before this one at the scope."""
         with self._guard:
             line = self._lines.get(scope)
             return line is not None and line[0] is waiter
@@ -83,7 +90,10 @@ class WaitingLines:
                 waiter.call()
 
     def leave(self, scope: str, waiter: Waiter) -> None:
-        """Leave a line and call the first of the rest: there may be money left for it too."""
+        """Leave a line and call the first of the rest: there may be money left for it too.
+
+        Do nothing if the call is not in that line.
+        """
         with self._guard:
             line = self._lines.get(scope)
             if line is not None and waiter in line:
@@ -91,7 +101,10 @@ class WaitingLines:
                 self._call_first(scope)
 
     def wake(self, scopes: Iterable[str]) -> None:
-        """Call the first in line at each of these scopes: something was given back there."""
+        """Call the first in line at each of these scopes: something was given back there.
+
+        A scope without a line is skipped. Waiters whose event loop is gone are removed.
+        """
         with self._guard:
             for scope in scopes:
                 if scope in self._lines:

@@ -52,7 +52,11 @@ class SharedHolds:
 
 
 class SharedCap:
-    """The reservations of one run in the shared scope. Each attempt has its own number."""
+    """The reservations of one run in the shared scope. Each attempt has its own number.
+
+    A method that writes raises `LedgerConflict` if a process that took over the run has used or
+    closed the number.
+    """
 
     def __init__(
         self,
@@ -92,7 +96,8 @@ class SharedCap:
         """Commit a reservation, and return its number; None if the ledger has no total.
 
         If this process dies, the reservation stays until the run is resumed or resolved. Raise
-        `BudgetExhausted` if the total does not allow it.
+        `BudgetExhausted` if the total does not allow it, and `BudgetUnpriced` if the total limits
+        money, the price is unknown, and that is not waived.
         """
         if not self._scopes.knows(DEPLOYMENT):
             return None
@@ -120,12 +125,15 @@ class SharedCap:
         self._numbers = itertools.count(max([last, *self.open()]) + 1)
 
     def settle(self, number: int, used: Amount) -> list[Breach]:
-        """Replace a reservation by what was used; return the limits that are passed now."""
+        """Replace a reservation by what was used; return the limits that are passed now.
+
+        Then wake the first call that waits for the total.
+        """
         with self._closing(number, wakes=True) as within:
             return self._scopes.settle(within, run=self._run, intent=number, actual=used)
 
     def release(self, number: int, *, wakes: bool = True) -> None:
-        """Give back a reservation whose call cost nothing."""
+        """Give back a reservation whose call cost nothing; with `wakes`, wake the first in line."""
         with self._closing(number, wakes=wakes) as within:
             self._scopes.release(within, run=self._run, intent=number)
 
@@ -163,15 +171,22 @@ class ScopeTree:
     lines: WaitingLines = field(default_factory=WaitingLines)
 
     def release(self, reservation: Reservation, *, wakes: bool) -> None:
-        """Give a reservation back; with `wakes`, call the first that waits at each scope of it."""
+        """Give a reservation back; with `wakes`, call the first that waits at each scope of it.
+
+        Raise `ReservationClosed` if it was given back or settled before.
+        """
         with self.lock:
+            # Before the release: a scope that was left is gone once nothing is reserved in it.
             scopes = self.tree.around(reservation.scope)
             self.tree.release(reservation)
         if wakes:
             self.lines.wake(scopes)
 
     def settle(self, reservation: Reservation, used: Amount) -> list[Breach]:
-        """Settle a reservation, and call the first that waits at each scope around it."""
+        """Settle a reservation, and call the first that waits at each scope around it.
+
+        Return the limits that are passed now. Raise `ReservationClosed` if it was closed before.
+        """
         with self.lock:
             scopes = self.tree.around(reservation.scope)
             breaches = self.tree.settle(reservation, used)
@@ -197,7 +212,11 @@ class Hold:
 
 
 class RunScopes:
-    """All scopes that pay for one run, the nearest first."""
+    """All scopes that pay for one run, the nearest first.
+
+    `knows_before` is a scope of the first tree. What a resumed run spent before is not counted in
+    that scope, nor in those around it. None counts it in all.
+    """
 
     def __init__(
         self,
@@ -221,7 +240,10 @@ class RunScopes:
         return RunScopes([place, *self._places[1:]], shared, knows_before=self._knows_before)
 
     def remaining(self) -> Remaining:
-        """Return the least that is left of each dimension in any scope, and in which."""
+        """Return the least that is left of each dimension in any scope, and in which.
+
+        A dimension without a limit is None.
+        """
         found = []
         for place in self._places:
             with place.scope_tree.lock:
@@ -231,7 +253,10 @@ class RunScopes:
         return functools.reduce(tightest, found) if found else Remaining()
 
     def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
-        """Reserve `worst` in every scope. Raise the first refusal, and then reserve nowhere."""
+        """Reserve `worst` in every scope. Raise the first refusal, and then reserve nowhere.
+
+        That is `BudgetExhausted` or `BudgetUnpriced`.
+        """
         hold = Hold([])
         with self.all_or_nothing():
             try:
@@ -274,7 +299,10 @@ class RunScopes:
                 self._shared.release(hold.shared, wakes=wakes)
 
     def settle(self, hold: Hold, used: Amount) -> list[Breach]:
-        """Replace the reservation by what was used, in every scope; return the limits it passed."""
+        """Replace the reservation by what was used, in every scope; return the limits it passed.
+
+        A reservation that is closed already is left alone, and nothing is returned.
+        """
         breaches: list[Breach] = []
         if hold.open:
             hold.open = False
@@ -297,7 +325,8 @@ class RunScopes:
         """Close the reservations that a dead process of this run left open, by their numbers.
 
         One in `ended` is settled with that amount. One that is not in `begun` either was never
-        sent, and is released. A call that began and has no recorded end keeps its reservation.
+        sent, and is released. A call that began and has no recorded end keeps its reservation. New
+        reservations are numbered after all of these.
         """
         if self._shared is None:
             return
@@ -315,14 +344,20 @@ class RunScopes:
                 place.scope_tree.tree.spend(place.scope, used)
 
     def recall(self, used: Amount) -> None:
-        """Count what a resumed run spent earlier, in every scope that has not counted it yet."""
+        """Count what a resumed run spent earlier, in every scope that has not counted it yet.
+
+        The shared scope is left out: its rows survived the process.
+        """
         for number, place in enumerate(self._places):
             below = self._knows_before if number == 0 else None
             with place.scope_tree.lock:
                 place.scope_tree.tree.spend(place.scope, used, below=below)
 
     def overrun(self) -> BudgetOverrun | None:
-        """Return the refusal of a scope in which a call cost more than it reserved, if any."""
+        """Return the refusal of the nearest scope in which a call cost more than it reserved.
+
+        Return None if there is none in a tree. The shared scope is not asked.
+        """
         for place in self._places:
             with place.scope_tree.lock:
                 refusal = place.scope_tree.tree.refusal(place.scope, Amount(), usd_waived=True)
@@ -331,7 +366,11 @@ class RunScopes:
         return None
 
     def is_held(self, error: BudgetExhausted) -> bool:
-        """Return True if calls in progress hold what a call was refused for."""
+        """Return True if calls in progress hold what a call was refused for.
+
+        In a tree, only reservations in the dimension of the refusal count; in the shared scope, all
+        of this client and of living processes do. False for a scope that has ended.
+        """
         if error.scope.id == DEPLOYMENT:
             return self._shared is not None and self._shared.is_held
         scope_tree = self._tree_of(error.scope)
@@ -416,7 +455,11 @@ class MoneyWait:
         await self._waiter.wait(seconds)
 
     def stays(self, error: BudgetExhausted | BudgetUnpriced) -> bool:
-        """Join the line after a refusal, and return True; return False if the refusal is final."""
+        """Join the line after a refusal, and return True; return False if the refusal is final.
+
+        It is final after an overrun, without a price, at the end of the time, and in a scope that
+        has ended. It is also final if for the second time no call holds the money.
+        """
         if isinstance(error, BudgetOverrun) or not isinstance(error, BudgetExhausted):
             # After an overrun, every further call is refused, whatever is given back.
             return False

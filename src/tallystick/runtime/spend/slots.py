@@ -38,7 +38,10 @@ class ChildSlots:
 
     @asynccontextmanager
     async def hold(self, *, depth: int) -> AsyncIterator[None]:
-        """Take a place, to start or resume a run, and give it back on the way out."""
+        """Take a place, to start or resume a run, and give it back on the way out.
+
+        Wait for one if all are taken. `depth` is that of the run; deeper ones go first.
+        """
         await self._turn(self._beginning, depth)
         try:
             yield
@@ -49,7 +52,8 @@ class ChildSlots:
     async def lend(self, *, depth: int) -> AsyncIterator[None]:
         """Give the place to other runs, and take one again on the way out.
 
-        The root (`depth` 0) has no place, and gives none.
+        The root (`depth` 0) has no place, and gives none. On the way out, wait for a place; a
+        cancel ends that wait.
         """
         if depth == 0:
             yield
@@ -73,6 +77,7 @@ class ChildSlots:
         try:
             await turn
         except asyncio.CancelledError:
+            # Given a place in the same turn of the event loop as the cancel: give it back.
             if not turn.cancelled():
                 self._leave(line)
             raise

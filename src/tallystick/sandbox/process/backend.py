@@ -74,7 +74,8 @@ class ProcessBackend:
         """Open and close a session; only that shows which layers this host lacks.
 
         Raise `IsolationMissing` for a layer that is required, `NotSupported` on other systems than
-        Linux, and `SandboxError` if no box can be made. Report each missing layer that is accepted.
+        Linux, and `SandboxError` if no box can be made. Each missing layer that is accepted is
+        reported by `say`, as a warning.
         """
         session = await self.sandbox.open(session_id=new_id())
         await session.close()
@@ -121,7 +122,8 @@ _PRIVATE = "private:"
 def network_of(grants: Sequence[str]) -> NetworkGrant | None:
     """Return what programs may reach under these grants, None if nothing.
 
-    Raise `UsageError` for grants that are malformed or contradict each other.
+    A grant without a port is for 80 and 443. Raise `UsageError` for grants that are malformed or
+    contradict each other.
     """
     given = list(dict.fromkeys(each for each in grants if each.startswith(NET)))
     if NO_NETWORK in given:

@@ -139,7 +139,11 @@ class KeptStates:
         self._holding: list[tuple[set[str], Callable[[], bytes]]] = []
 
     def add(self, intent: int, load: Callable[[], bytes], raw: bytes | None = None) -> None:
-        """Add the state after a program. `load` returns its archive, `raw` is that if at hand."""
+        """Add the state after a program. `load` returns its archive, `raw` is that if at hand.
+
+        States are added in the order of their programs. Raise `StoreError` if it is no archive, and
+        what `load` raises.
+        """
         state, contents = unpack_state(load() if raw is None else raw)
         self._states.append((intent, state))
         self._holding.append((set(contents), load))
@@ -157,7 +161,10 @@ class KeptStates:
         return {sha256 for held, _ in self._holding for sha256 in held}
 
     def after(self, intent: int) -> FilesState:
-        """Return the last state that was kept up to a program; an empty one if there is none."""
+        """Return the last state that was kept up to a program, that included.
+
+        Return an empty state if there is none.
+        """
         found = [state for each, state in self._states if each <= intent]
         return found[-1] if found else FilesState()
 
@@ -180,9 +187,10 @@ class KeptStates:
 def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) -> None:
     """Write the files of a state to a directory of ours, which is made here or is empty.
 
-    Raise `StoreError` if a content is missing, a path is malformed, or a limit is passed. Raise
-    `OSError`, `OverflowError` or `ValueError` if an entry cannot be made so. Directories stay open
-    to their owner.
+    Raise `StoreError` if a content is missing, a path is malformed, or the state has over 32 MiB or
+    20,000 entries. Raise
+    `OSError`, `OverflowError` or `ValueError` if an entry cannot be made so. What was written until
+    then stays. Directories stay open to their owner.
     """
     if missing := state.contents - contents.keys():
         raise StoreError(f"kept files: the content {min(missing)[:12]} is missing")
@@ -194,6 +202,7 @@ def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) 
     _check_paths(ordered)
     directories = [each for each in ordered if each.kind == "directory"]
     folder.mkdir(exist_ok=True)
+    # Sorted by path, so each directory is made before those in it. Open to us until all is written.
     for each in directories:
         os.mkdir(os.path.join(root, each.path), 0o700)
     for each in ordered:
@@ -283,7 +292,8 @@ def known_line(file: ListedEntry) -> bytes:
 async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ()) -> Listing:
     """List the working directory of a session, with the contents of all files but the `known`.
 
-    Raise `SandboxError` if the box does not answer, sends too much, or sends no listing.
+    Contents are sent from the smallest file on, until all files together exceed 32 MiB. Raise
+    `SandboxError` if the box does not answer, sends too much, or sends no listing.
     """
     raw = await session.list_files(
         b"".join(map(known_line, known)), bytes_max=KEPT_BYTES_MAX, path_bytes_max=_PATH_BYTES_MAX
@@ -297,7 +307,8 @@ async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ())
 def _read_listing(raw: bytes) -> Listing:
     """Parse the listing that a box wrote. Raise `ValueError` if it is malformed.
 
-    Entries beyond the limits, and entries of other kinds, go to `other`.
+    Entries after the first 20,000, with a path of over 3,500 bytes, or of other kinds go to
+    `other`.
     """
     count, _, rest = raw.partition(b"\0")
     # At most as many entries as bytes, so that a forged count cannot cost more than what was sent.
@@ -343,7 +354,7 @@ def _read_contents(paths: Sequence[bytes], raw: bytes) -> dict[bytes, bytes]:
 def select_entries(listing: Listing) -> tuple[list[ListedEntry], list[bytes]]:
     """Return the entries to keep, and the paths of the others; both are sorted by path.
 
-    Files are kept from the smallest on, up to 32 MiB in all.
+    Files are kept from the smallest on, up to 32 MiB in all. Directories and links are all kept.
     """
     out = list(listing.other)
     kept = [each for each in listing.found if each.kind != "file"]

@@ -43,7 +43,10 @@ class Box:
         return self._keeper
 
     def send(self, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-        """Send a message to the keeper. Raise `SandboxError` if the connection is closed."""
+        """Send a message to the keeper. Raise `SandboxError` if the connection is closed.
+
+        The descriptors stay open here.
+        """
         try:
             messages.send(self._keeper, message, descriptors)
         except messages.ConnectionLost as error:
@@ -52,8 +55,9 @@ class Box:
     def receive(self, *wanted: str) -> tuple[dict[str, Any], list[int]]:
         """Return the next message with one of these keys, and its descriptors.
 
-        Other messages are dropped: they are late answers. Raise `SandboxError` if the connection is
-        closed, or if the message reports that the box could not be made.
+        Other messages are dropped: they are late answers. The caller closes the descriptors. Raise
+        `SandboxError` if the connection is closed, if no message comes within 30 s, or if the
+        message reports that the box could not be made.
         """
         while True:
             try:
@@ -108,7 +112,8 @@ class Launcher:
     def start(self) -> Mapping[str, str | None]:
         """Start the launcher if it does not run. Return each layer with None, or why it is missing.
 
-        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
+        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start
+        within 30 s.
         """
         with self._guard:
             self._connect()
@@ -128,7 +133,7 @@ class Launcher:
         """Make a box, and return it when its keeper is ready. Raise `SandboxError` if that fails.
 
         `order` is a message of `settings.order_of`. Start the launcher if it does not run; raise
-        what `start` raises.
+        what `start` raises. The keeper has 30 s to be ready. A box that fails is closed.
         """
         ours, theirs = messages.pair()
         life, alive = os.pipe2(os.O_CLOEXEC)
@@ -165,7 +170,10 @@ class Launcher:
             self._stop()
 
     def _connect(self) -> socket.socket:
-        """Return the connection to the launcher; start it if it does not run."""
+        """Return the connection to the launcher; start it if it does not run.
+
+        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
+        """
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
         self._stop()

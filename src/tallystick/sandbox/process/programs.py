@@ -150,7 +150,8 @@ class ProcessPrograms:
     async def open(self) -> None:
         """Open the box, with its first files and the Python variables of its session.
 
-        Raise `StoreError` if these cannot be restored, and what `ProcessSandbox.open` raises.
+        A variable that cannot be loaded is left out. Raise `StoreError` if the files cannot be
+        restored, and what `ProcessSandbox.open` raises.
         """
         await self._open_with(self._given)
 
@@ -213,8 +214,9 @@ class ProcessPrograms:
         """Run a program: Python, bash, or one that takes or restores a snapshot.
 
         `attempted` is called for each connection that it tries. If the program is stopped from
-        outside, its changes are undone, and the error says so. A program that cannot be started, as
-        a command with a NUL, is a result too. Raise `SandboxError` if the sandbox fails.
+        outside, its changes are undone as far as possible, and the error says what was. A program
+        that cannot be started, as a command with a NUL, is a result too. Raise `SandboxError` if
+        the sandbox fails, and what `open` raises if the box is replaced.
         """
         self._program, self._on_attempt = program.intent, attempted
         if program.kind == "snapshot":
@@ -244,7 +246,7 @@ class ProcessPrograms:
         """Save the state inside the box, in place of the last one, to undo the next program.
 
         If the box refuses, the program cannot be undone. That happens, for example, if a background
-        process has a file open for writing.
+        process has a file open for writing. Raise `SandboxError` if the last one cannot be deleted.
         """
         box = self._open_box()
         if self._has_before:
@@ -258,7 +260,7 @@ class ProcessPrograms:
         """Undo the changes of a program that was stopped from outside; return what happened.
 
         Without a saved state, the files stay as they are. If the box no longer works, open a new
-        one with the files that were stored last.
+        one with the files that were stored last. Raise what `_open_with` raises.
         """
         if self._has_before:
             try:
@@ -295,6 +297,11 @@ class ProcessPrograms:
             return ExecutionResult(exit_code=1, error=failure)
 
     async def _snapshot(self, name: str) -> str:
+        """Take a snapshot, in place of one with this name. Return the text for the program.
+
+        Raise `InvalidName` for an unusable name. Raise what `ProcessSession.snapshot` raises; the
+        old snapshot is gone then.
+        """
         check_snapshot_name(name)
         if name == _BEFORE:
             raise InvalidName(what="snapshot name", given=name, why="it is the run's own")
@@ -306,6 +313,10 @@ class ProcessPrograms:
         return f"kept as {name!r}: files and variables"
 
     async def _rollback(self, name: str) -> str:
+        """Restore a snapshot of this box, or the files of one that an earlier process took.
+
+        Return the text for the program. Raise `SnapshotNotFound` if there is none of this name.
+        """
         box = self._open_box()
         if name != _BEFORE and any(each.name == name for each in box.snapshots()):
             await box.restore(name)
@@ -323,8 +334,8 @@ class ProcessPrograms:
     async def keep(self, finished: ProgramFinished, *, fuel_saved: int) -> FilesKept | None:
         """Store the files and the shell's state after a program; None if they have not changed.
 
-        If they cannot be read or stored, the record says why and has no archive. `fuel_saved` is
-        not used: it is for programs that can be run again.
+        If they cannot be read within 60 s, or not stored, the record says why and has no archive.
+        `fuel_saved` is not used: it is for programs that can be run again.
         """
         try:
             async with asyncio.timeout(_KEEPING_SECONDS):
@@ -397,7 +408,8 @@ class ProcessPrograms:
     async def _open_with(self, state: FilesState) -> None:
         """Replace the box by a new one with the files, variables and shell of a state.
 
-        Raise `StoreError` if the files cannot be written.
+        The old box is closed first, and its snapshots are lost. Raise `StoreError` if the files
+        cannot be written, and what `ProcessSandbox.open` raises.
         """
         await self.close()
         files = saved = None

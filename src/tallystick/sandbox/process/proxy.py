@@ -265,7 +265,8 @@ class Proxy:
     """A server of the connections of one box, in threads, until it is closed.
 
     `record` is called in one of these threads, before a connection is made. If it raises, there is
-    no connection.
+    no connection. It is called again if the connection fails. At most 32 connections are served at
+    a time; more are closed.
     """
 
     def __init__(
@@ -330,7 +331,10 @@ class Proxy:
             self._threads.discard(threading.current_thread())
 
     def _answer(self, client: socket.socket) -> None:
-        """Serve one request: record the attempt, then connect, or send the reason for a refusal."""
+        """Serve one request: record the attempt, then connect, or send the reason for a refusal.
+
+        Raise what `record` raises, before a connection is made, and `OSError` if one fails.
+        """
         try:
             head, rest = read_head(client)
         except BadRequest as error:
@@ -403,11 +407,14 @@ class Proxy:
     def _relay(self, client: socket.socket, upstream: socket.socket, *, up_max: int | None) -> None:
         """Relay bytes both ways, until the target or the proxy closes, or nothing comes for 120 s.
 
-        At most `up_max` bytes go up: the rest of a plain request's body. None is no limit.
+        At most `up_max` bytes go up: the rest of a plain request's body. None is no limit. Raise
+        `OSError` if a connection fails.
         """
         open_up = up_max is None or up_max > 0
         until = time.monotonic() + _IDLE_SECONDS
         while not self._closed.is_set() and time.monotonic() < until:
+            # Once the body is through, the client is not read any more: more would be a second
+            # request, which could name another host.
             ready = _readable([upstream, client] if open_up else [upstream])
             if ready:
                 until = time.monotonic() + _IDLE_SECONDS
@@ -424,6 +431,7 @@ class Proxy:
                     up_max = None if up_max is None else up_max - len(data)
                 if not data or up_max == 0:
                     open_up = False
+                    # Only a tunnel passes on the end of its client. A plain request has a length.
                     with contextlib.suppress(OSError):
                         if up_max is None:
                             upstream.shutdown(socket.SHUT_WR)

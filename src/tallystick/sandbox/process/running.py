@@ -209,7 +209,8 @@ class _Invocation(abc.ABC):
         """Run to the end. Raise `Ended` if a tick stops it, or if it ends without a result.
 
         `on_tick` is called about every 10 ms, or more often. Exceptions of the callbacks are raised
-        as they are. `kind` and `fuel` are not used.
+        as they are. Raise `BadPointer` if it breaks the rules of the connection, and `SandboxError`
+        if the box is gone. What it started may still run. `kind` and `fuel` are not used.
         """
         with contextlib.ExitStack() as stack:
             self._begin(stack, payload)
@@ -226,7 +227,10 @@ class _Invocation(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self, stack: contextlib.ExitStack, payload: bytes) -> None:
-        """Start the program. What it needs stays open until the stack is closed."""
+        """Start the program. What it needs stays open until the stack is closed.
+
+        Called once, by `invoke`. Raise `Ended` if it cannot be started.
+        """
 
     def _streams(self, stack: contextlib.ExitStack) -> list[int]:
         """Make a pipe for each stream. Return the ends that the program writes to."""
@@ -332,11 +336,15 @@ class Program(_Invocation):
         self._write(messages.RUN, payload)
 
     def _write(self, kind: int, body: bytes) -> None:
-        """Queue a frame, and send as much of the queue as the socket takes now."""
+        """Queue a frame, and send as much of the queue as the socket takes now.
+
+        Raise `Ended` if the program has closed its connection.
+        """
         self._outgoing += [memoryview(messages.HEAD.pack(kind, len(body)) + body)]
         self._flush()
 
     def _flush(self) -> None:
+        # Never wait here: a program that does not read would hold this thread, and its tick.
         assert self._channel is not None
         try:
             while self._outgoing:
@@ -354,7 +362,8 @@ class Program(_Invocation):
     def _on_channel(self, event: int) -> None:
         """Answer the frames that have arrived. Raise `Ended` if the connection is closed.
 
-        Raise `BadPointer` for a frame that breaks the rules, or for answers that are never read.
+        Raise `BadPointer` for a frame that breaks the rules, or at a call while over 64 MiB of
+        answers are not read. Nothing is read after the result.
         """
         assert self._channel is not None
         if event & select.POLLOUT:
@@ -372,6 +381,7 @@ class Program(_Invocation):
         self._incoming += data
         for kind, body in self._frames():
             if kind == messages.CALL:
+                # Checked before the call is made, or its effect would happen without an answer.
                 if sum(map(len, self._outgoing)) > _UNREAD_BYTES_MAX:
                     raise BadPointer("it asks on, and does not read what it is answered")
                 self._write(messages.REPLY, self.on_call(body))

@@ -276,8 +276,8 @@ class ProcessSandbox:
         passes each attempt to `record`, in a thread of its own.
 
         Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
-        than Linux. Raise `UsageError` if `files` is not a directory, `SandboxError` if no box can
-        be made, and `StoreError` if `saved` cannot be loaded.
+        than Linux. Raise `UsageError` if `files` is not a directory or the sandbox is closed,
+        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded.
         """
         box, proxy = await self.threads.run(
             lambda: self._make_box(files, network, record, resolve)
@@ -351,7 +351,10 @@ class ProcessSandbox:
         self._sessions.discard(session)
 
     def cancel(self, cancellation_token: str) -> bool:
-        """Cancel the program with this token in its context. Return False if there is none."""
+        """Cancel the program with this token in its context. Return False if there is none.
+
+        This does not wait for the end of the program.
+        """
         return self.cancels.cancel(cancellation_token)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:

@@ -174,8 +174,8 @@ class _Variables(msgspec.Struct, frozen=True):
 def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
     """Write a session to a new directory, whole or not at all.
 
-    Raise `UsageError` if the directory exists, `SandboxError` if the box fails or sends more than
-    `bytes_max` of files, and `StoreError` if writing fails.
+    Raise `UsageError` if the directory exists, and `StoreError` if writing fails. Raise
+    `SandboxError` if the box fails, or sends over `bytes_max` of files or 256 MiB of variables.
     """
     if directory.exists():
         raise UsageError(f"{directory} already exists; name a new directory")
@@ -219,7 +219,7 @@ def read_listing(box: Box, order: Mapping[str, Any], known: bytes) -> bytes:
     """Return the listing of the working directory that the box writes.
 
     `known` has a line for each file whose content is not wanted. Raise `SandboxError` if the box
-    fails, or sends too much.
+    fails, or sends over 64 MiB more than the `bytes_max` of the order.
     """
     written = bytearray()
     with open(os.memfd_create("known"), "w+b") as file:
@@ -243,8 +243,8 @@ def _read_pipe(
 ) -> None:
     """Let the box write into a pipe, and pass what arrives to `take`, up to its end.
 
-    `more` are further descriptors for the box. Raise `SandboxError` if nothing arrives within 60 s,
-    or more than `bytes_max`; what the box started for this is ended then.
+    `more` are further descriptors for the box. Raise `SandboxError` if it pauses once 60 s are
+    over, or sends more than `bytes_max`; what the box started for this is ended then.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     until, count = time.monotonic() + _SECONDS, 0
@@ -274,7 +274,11 @@ def _read_pipe(
 
 
 def load_session(box: Box, directory: Path) -> Saved:
-    """Fill a new box from a saved session. Raise `StoreError` if that cannot be loaded."""
+    """Fill a new box from a saved session, and return it without its files.
+
+    Variables that cannot be loaded in the box are left out. Raise `StoreError` if the directory is
+    no saved session or its files cannot be put back, and `SandboxError` if the box is gone.
+    """
     try:
         text = (directory / "session.json").read_bytes()
         saved = msgspec.convert(json.loads(text), type=Saved)
@@ -446,8 +450,8 @@ class ProcessSession:
     async def restore(self, name: str) -> SnapshotId:
         """Restore a snapshot of this session, by its name or by `name:id`.
 
-        Processes that are still running are ended. Raise `SnapshotNotFound` if there is no such
-        snapshot, and `SandboxError` if it fails.
+        Processes that are still running are ended. Later snapshots stay. Raise `SnapshotNotFound`
+        if there is no such snapshot, and `SandboxError` if it fails.
         """
         async with self._turn:
             kept = self._find(name)
@@ -500,7 +504,7 @@ class ProcessSession:
     async def load(self, directory: Path) -> Saved:
         """Load a saved session. Only for a session that has run nothing yet.
 
-        Raise `StoreError` if it cannot be loaded.
+        Raise what `load_session` raises.
         """
         async with self._turn:
             saved = await self._in_thread(lambda: load_session(self._box, directory))
@@ -649,6 +653,8 @@ class ProcessSession:
         """Run `run` in a program thread, with its output, limits and cancellation token.
 
         If the box has ended as a whole, return the result `trap`. Otherwise raise `SandboxError`.
+        Raise `UsageError` if the session is closed or the token is in use. Output of a program
+        without a result is removed.
         """
         async with self._turn:
             if self._closed:

@@ -114,7 +114,8 @@ def check_context(context: ExecutionContext, *, memory_bytes_max: int) -> None:
 def require_layers(settings: BoxSettings, found: Mapping[str, str | None]) -> None:
     """Raise `IsolationMissing` if the host lacks a layer that the settings require.
 
-    `found` maps each layer to None, or to the reason why it is missing.
+    `found` maps each layer to None, or to the reason why it is missing. Overlay and cgroup are
+    never required.
     """
     missing = {
         layer: why

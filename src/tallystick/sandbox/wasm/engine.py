@@ -245,7 +245,8 @@ class CodeCache:
     ) -> wasmtime.Module:
         """Load a module from the cache; or compile it and store it there, if that is possible.
 
-        While one process compiles, others wait for it.
+        While one process compiles, others wait for it. A cache that cannot be used is reported by
+        `say`, and never raised. Raise what `compile_module` raises.
         """
         trouble = self._prepare()
         if trouble is not None:
@@ -277,6 +278,7 @@ class CodeCache:
         """Create the directory, for this user alone. Return why it cannot be used, or None."""
         try:
             make_private(self._directory)
+            # Not through a link, whose target may be another user's.
             status = os.lstat(self._directory)
         except OSError as error:
             return f"{self._directory}: {error.strerror or error}"
@@ -432,7 +434,10 @@ class Guest:
 
 
 def load_guest(image: GuestImage, *, cache: Path, say: Callable[[str], None]) -> Guest:
-    """Return the guest, compiled now or loaded from the cache directory."""
+    """Return the guest, compiled now or loaded from the cache directory.
+
+    Raise `GuestMissing` if it has to be compiled and its file has another digest.
+    """
     engine = wasmtime.Engine(_config())
     parts = f"{image.sha256} {ENGINE} {cpu_digest()}"
     key = hashlib.sha256(parts.encode()).hexdigest()[:32]

@@ -315,6 +315,7 @@ class Execution:
         """Answer a call, record it, and return the reply. `serve` makes the answer.
 
         Raise `Stopped` if it was cancelled, or if the host calls, the fuel or the time is used up.
+        Raise `ReplayDiverged` beyond the recorded fuel, and what `serve` raises.
         """
         index = len(self.calls)
         limits = self._context.limits

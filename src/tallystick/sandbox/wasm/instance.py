@@ -125,7 +125,9 @@ class Instance:
     def invoke(self, kind: int, payload: bytes, *, fuel: int) -> None:
         """Call the guest's one export with `payload` pending and this much fuel.
 
-        Raise `Ended` if the engine ended the guest, or the exception that an import raised.
+        Before a program, a clock that is near its end is set back. Raise `Ended` if the engine
+        ended the guest, or the exception that an import raised, such as `BadPointer`. The instance
+        is not used again after that.
         """
         if kind == RUN and not 0 <= self.get("clock") <= CLOCK_LATEST_NS:
             # An earlier program slept so long that the clock is near the end of what Python counts.
@@ -196,7 +198,10 @@ class Instance:
         return string_at(self.base + index * PAGE_BYTES, PAGE_BYTES)
 
     def grow_to(self, size: int) -> None:
-        """Grow the memory to `size` bytes, a multiple of 64 KiB. It never shrinks."""
+        """Grow the memory to `size` bytes, a multiple of 64 KiB. It never shrinks.
+
+        Raise `WasmtimeError` if that is over the limit of the instance.
+        """
         missing = size - self.memory_size()
         if missing > 0:
             self._memory.grow(self._store, missing // WASM_PAGE_BYTES)
@@ -209,7 +214,7 @@ class Instance:
         self._globals[name].set(value)
 
     def state(self) -> dict[str, int]:
-        """Return every mutable global of the guest that belongs to its state."""
+        """Return the value of every mutable global of the guest that its manifest names."""
         return {name: self.get(name) for name in self._globals}
 
     def set_memory_max(self, memory_bytes_max: int) -> None:

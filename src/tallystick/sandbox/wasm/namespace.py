@@ -162,7 +162,10 @@ class Journal:
 
     @property
     def long(self) -> bool:
-        """True if a checkpoint is cheaper than repeating the entries."""
+        """True if a checkpoint is cheaper than repeating the entries, by their fuel and answers.
+
+        Those are over 1,500,000,000 units, or over 8 MiB.
+        """
         return self._fuel > _FUEL_MAX or self._bytes > _ANSWER_BYTES_MAX
 
     def append(self, entry: Entry) -> None:
@@ -314,12 +317,15 @@ class Namespace:
         """Call the guest for ourselves, without host calls, and add the call to the journal.
 
         Raise `GuestBroken` if the guest fails, asks the host, or replies with something else. The
-        instance is dropped then.
+        instance is dropped then. Raise as `live_instance` does.
         """
         return self._call(self.live_instance(), kind, payload)
 
     def checkpoint(self) -> Image:
-        """Copy the pages that differ from the guest's image, clear the journal, return the copy."""
+        """Copy the pages that differ from the guest's image, clear the journal, return the copy.
+
+        A dropped instance is rebuilt first. Raise as `live_instance` does.
+        """
         instance = self.live_instance()
         pristine = self._sandbox.pristine
         size = instance.memory_size()
@@ -445,6 +451,7 @@ class Namespace:
 def _check_image(image: Image, *, state: Sequence[str], memory_bytes_max: int) -> None:
     """Raise `SnapshotMismatch` for pages that would be written outside of the guest's memory.
 
+    Raise it too for an image that needs too much memory, or has other globals than the guest.
     Images are checked here because they may come from any store.
     """
     if image.memory_bytes > memory_bytes_max:

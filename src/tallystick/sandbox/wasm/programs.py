@@ -154,7 +154,10 @@ async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) ->
 
 
 async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) -> None:
-    """Load the interpreter with which the run's session started the run, if there is one."""
+    """Load the interpreter with which the run's session started the run, if there is one.
+
+    Raise `StoreError` if it cannot be read, and `SnapshotMismatch` if another version made it.
+    """
     given = started.session
     ref = None if given is None else given.image
     if given is None or ref is None:

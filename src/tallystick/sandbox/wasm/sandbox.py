@@ -69,7 +69,8 @@ _NATIVE = (".so", ".pyd", ".dylib", ".dll")
 def check_wheel(data: bytes, *, name: str) -> None:
     """Raise `UsageError` with the reason if the bytes are not a pure-Python wheel within limits.
 
-    Nothing is unpacked here.
+    Those are 64 MiB, 256 MiB unpacked, 20,000 files, and 4 MiB of their names. Nothing is unpacked
+    here.
     """
     why = _wheel_problem(data)
     if why is not None:
@@ -202,7 +203,8 @@ class WasmSession:
     async def add_wheel(self, data: bytes, *, name: str) -> Sequence[str]:
         """Make a pure-Python wheel importable. Return the names of its modules.
 
-        Raise `UsageError` if it is refused, here or by the guest.
+        Raise `UsageError` if it is refused, here or by the guest, and `GuestBroken` if the guest
+        fails.
         """
         async with self._turn:
             await self._in_thread(lambda: check_wheel(data, name=name))
@@ -213,7 +215,10 @@ class WasmSession:
         return added.modules
 
     async def close(self) -> None:
-        """Free the interpreter. Closing twice is harmless."""
+        """Cancel the running program, wait for its end, and free the interpreter.
+
+        Closing twice is harmless.
+        """
         self.cancel()
         async with self._turn:
             self._namespace.close()
@@ -224,7 +229,7 @@ class WasmSession:
         """Store the current state under a name.
 
         Raise `InvalidName` for an unusable name, `UsageError` if it is in use, and
-        `MaxSnapshotsReached` if the session already has 10 snapshots.
+        `MaxSnapshotsReached` if the session already has 10 snapshots. Raise what `image` raises.
         """
         check_snapshot_name(name)
         store = self._sandbox.store
@@ -242,7 +247,8 @@ class WasmSession:
     async def restore(self, name: str) -> SnapshotId:
         """Load a snapshot of this session, by its name or by `name:id`.
 
-        Raise `SnapshotNotFound` if there is none, and `SnapshotMismatch` if it cannot be loaded.
+        Raise `SnapshotNotFound` if there is none, and `SnapshotMismatch` if it cannot be loaded;
+        the state is unchanged then.
         """
         snapshot, image = self._sandbox.store.load(self._session_id, name)
         await self.load(image)
@@ -257,7 +263,11 @@ class WasmSession:
         self._sandbox.store.delete(self._session_id, name)
 
     async def image(self) -> Image:
-        """Return the current state as an image."""
+        """Return the current state as an image. The next rebuild starts from it.
+
+        Raise `SandboxError` if a dropped interpreter cannot be rebuilt, and `UsageError` if the
+        session is closed.
+        """
         async with self._turn:
             return await self._in_thread(self._namespace.checkpoint)
 
@@ -281,7 +291,11 @@ class WasmSession:
         host: Host,
         output: ProgramOutput,
     ) -> ExecutionResult:
-        """Run a prepared program in this thread, and keep or discard the instance afterwards."""
+        """Run a prepared program in this thread, and keep or discard the instance afterwards.
+
+        It is discarded if the program did not end by itself, or the host failed. A broken
+        interpreter is a result, with the stop `trap`.
+        """
         namespace = self._namespace
         seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
         try:

@@ -183,7 +183,7 @@ def read_values(raw: bytes) -> SessionValues:
 async def load_values(session: WasmSession, values: Mapping[str, msgspec.Raw]) -> Image:
     """Set variables in a fresh interpreter, and return its image.
 
-    Raise `StoreError` if the guest fails to set them.
+    Raise `StoreError` if the guest fails to set them within 30 s.
     """
     # As ASCII text: a JSON document need not be a Python expression.
     text = json.dumps(json.loads(msgspec.json.encode(values)))

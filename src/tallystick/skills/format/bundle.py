@@ -64,7 +64,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return digest(canonical(_Manifest(format=BUNDLE_FORMAT, files=self.files)))
 
     def find(self, path: str) -> BundledFile | None:
-        """Return the file of that path, or None."""
+        """Return the file of that path; None if there is none."""
         return next((each for each in self.files if each.path == path), None)
 
 
@@ -81,10 +81,11 @@ class BundleDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bundle_of(folder: Folder) -> Bundle:
-    """Read every file of a folder once and return their digests.
+    """Read every file of a folder once, but the signature, and return their digests.
 
-    Raise `SkillUnreadable` if a name is not UTF-8 or the files have more than 256 MiB in all, and
-    the errors of `Folder.files` and `Folder.read`.
+    Raise `SkillUnreadable` if a name is not UTF-8, the files have more than 256 MiB in all, or the
+    folder cannot be listed. Raise `SkillNotFound` or `SkillPathRefused` if a file is gone, or has
+    become a link or the like, since it was listed.
     """
     entries = [each for each in folder.files() if each.path != SIGNATURE_NAME]
     total = sum(each.bytes for each in entries)
@@ -155,7 +156,10 @@ class SkillSignature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def raw(self) -> bytes:
-        """The signature's own bytes."""
+        """The signature's own bytes, none before it is made.
+
+        Raise `ValueError` if it is not base64, which `parse_signature` refuses.
+        """
         return base64.b64decode(self.signature)
 
 

@@ -85,7 +85,10 @@ class Folder:
             return read_inside(directory, parts[-1], bytes_max=bytes_max)
 
     def exists(self, relative: str) -> bool:
-        """Return True if the path is an ordinary file or directory that is not refused."""
+        """Return True if the path is an ordinary file or directory that is not refused.
+
+        Return False as well if it cannot be looked at.
+        """
         try:
             parts = self._parts(relative.rstrip("/"))
             with self._skill_errors(relative), self._open(parts[:-1]) as directory:
@@ -160,6 +163,7 @@ class Folder:
         parts = tuple(each for each in relative.split("/") if each not in {"", "."})
         if not parts or relative.endswith(("/", "/.")):
             self._refuse(relative, "is not a file")
+        # One part more than there may be folders: the file itself.
         if size > _PATH_BYTES_MAX or len(parts) > _SKILL_DEPTH_MAX + 1:
             self._refuse(relative[:80], "is too long")
         for each in parts:
@@ -170,7 +174,10 @@ class Folder:
 
     @contextmanager
     def _open(self, parts: tuple[str, ...]) -> Iterator[int]:
-        """Open a directory below this folder, a component at a time; yield its descriptor."""
+        """Open a directory below this folder, a component at a time; yield its descriptor.
+
+        Raise `SkillUnreadable` if the top cannot be opened, `NotInside` or `OSError` below it.
+        """
         start = self.path if self.root is None else self.root
         steps = () if self.root is None else self.path.relative_to(self.root).parts
         try:
@@ -185,7 +192,10 @@ class Folder:
 
     @contextmanager
     def _skill_errors(self, relative: str) -> Iterator[None]:
-        """Raise errors of the system, and `NotInside`, as errors of this skill."""
+        """Raise errors of the system, and `NotInside`, as errors of this skill.
+
+        They are `SkillPathRefused`, `SkillNotFound` or `SkillUnreadable`.
+        """
         try:
             yield
         except NotInside as error:

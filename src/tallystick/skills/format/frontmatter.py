@@ -97,9 +97,11 @@ class Split:
 def split(raw: bytes) -> Split:
     """Split a file into frontmatter and body.
 
-    All line ends become newlines; a byte-order mark is dropped.
+    All line ends become newlines; a byte-order mark is dropped, and so are empty lines around the
+    body. Without frontmatter, all of the file is the body.
 
-    Nothing is raised: faults are in `problems`. A file of more than 1,000,000 bytes is not read.
+    Nothing is raised: faults are in `problems`. A file of more than 1,000,000 bytes, or a binary
+    one, is not read: its body is "". Frontmatter of more than 64,000 bytes is an error.
     """
     if len(raw) > FILE_BYTES_MAX:
         why = f"the file has {len(raw):,} bytes; {FILE_BYTES_MAX:,} are read"
@@ -141,8 +143,8 @@ def _closing_line(lines: list[str], start: int) -> int | None:
 
 
 def _read_fields(source: str, body: str, problems: list[Problem]) -> Split:
-    # The library takes longer to import than most commands do without it.
     """Read the frontmatter; return it with the body and all problems."""
+    # The library takes longer to import than most commands do without it.
     from tallystick.skills.format.yaml_head import Reading, Unusable, parse, quote_texts
 
     reading = Reading()

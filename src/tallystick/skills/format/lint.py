@@ -68,9 +68,10 @@ _PATTERN = re.compile(r"[{}$*]|^[a-zA-Z][a-zA-Z0-9+.-]*:|^//")
 
 
 def lint(folder: Path) -> tuple[Problem, ...]:
-    """Return everything that is wrong with the skill in a folder, errors first.
+    """Return what is wrong with the skill in a folder, errors first; nothing for a good one.
 
-    Nothing is raised for a fault of the skill: an unreadable folder or file is a problem, too.
+    Of links, of files that are left out and of scripts, at most 20 each are named. Nothing is
+    raised for a fault of the skill: an unreadable folder or file is a problem, too.
     """
     opened = Folder(folder)
     try:

@@ -111,9 +111,10 @@ class Fields:
         self.problems.append(Problem(level="error", code=code, message=message))
 
     def text(self, key: str, *, chars_max: int | None = None) -> str:
-        """Return a field as text; a list of texts is joined.
+        """Return a field as text, "" if it is missing; a list of texts is joined.
 
-        A value that is not text counts as missing.
+        Any other list, and a mapping, count as missing. A text of more than `chars_max` characters
+        is returned whole.
         """
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
@@ -155,7 +156,7 @@ class Fields:
         return closed
 
     def words(self, key: str, *, closed: bool = False) -> tuple[str, ...]:
-        """Return words: a list of them, or one text with spaces or commas between.
+        """Return at most 256 words, each once: a list, or one text with spaces or commas between.
 
         With `closed`, a value that cannot be read is an error, and otherwise a warning.
         """
@@ -167,7 +168,10 @@ class Fields:
         return self._names(key, value, closed=closed)
 
     def patterns(self, key: str) -> tuple[str, ...]:
-        """Return globs: a list of them, or one text with commas between; braces may hold commas."""
+        """Return at most 256 globs, each once: a list, or one text with commas between.
+
+        A comma inside braces is part of a glob.
+        """
         value = self.values.get(key)
         if value is None:
             return ()
@@ -176,9 +180,9 @@ class Fields:
         return self._names(key, value)
 
     def tools(self, key: str) -> tuple[str, ...] | None:
-        """Return names of tools; None if the key is absent, empty if it names nothing.
+        """Return at most 256 names of tools; None if the key is absent, empty if it names nothing.
 
-        A value that cannot be read is an error.
+        A value that cannot be read, or more names, are an error.
         """
         if key not in self.values:
             return None
@@ -204,7 +208,10 @@ class Fields:
         return "" if value is None else canonical(value).decode("utf-8")
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        """Return at most 64 keys with texts; what is nested below them is JSON text."""
+        """Return at most 64 keys with texts; what is nested below them is JSON text.
+
+        Return none for a value that is no mapping.
+        """
         value = self.values.get(key)
         if value is None:
             return ()
@@ -324,7 +331,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple[Problem, ...]]:
-    """Return the manifest of a file, None if it cannot be used, and all problems of the file.
+    """Return the manifest of a file, None if a problem is an error, and all problems of the file.
 
     `directory` is the name of the skill's folder, which is used if the name is missing or not
     usable.

@@ -53,9 +53,9 @@ class Reading:
 
 
 def parse(source: str, reading: Reading) -> dict[str, object]:
-    """Return the fields of a frontmatter, keys with underscores.
+    """Return the fields of a frontmatter, keys with underscores; none for an empty one.
 
-    Raise `Unusable` if it has a fault.
+    What `reading` held is replaced by the facts about this source. Raise `Unusable` for a fault.
     """
     reading.keys.clear()
     reading.duplicates.clear()
@@ -87,6 +87,7 @@ def _content(source: str) -> Iterator[yaml.Event]:
 
 def _value(event: yaml.Event, events: Iterator[yaml.Event], reading: Reading, depth: int) -> object:
     if isinstance(event, yaml.AliasEvent):
+        # Not final: it may be a text that only needs quotes, such as `*test`.
         raise Unusable("yaml.alias", f"an alias, {quote(f'*{event.anchor}')}")
     if not isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
         raise Unusable("yaml.invalid", "it ends too early")

@@ -1,4 +1,4 @@
-"""`tally forget`: notes that are less important from now on, out of sight, or gone."""
+"""`tally forget`: make notes less important, hide them, or erase them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import msgspec
 from tallystick.cli.commands.memory.options import (
     TYPES,
     age,
-    opened,
+    open_memory,
     utf8_text,
     with_reader,
-    written,
+    write_file,
 )
 from tallystick.cli.exit_codes import FAILED, OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.ledger.sqlite import SqliteLedger
@@ -41,37 +41,47 @@ _WHY_CHARS_MAX = 300
 @click.command("forget")
 @click.argument("names", nargs=-1, metavar="[ID]...")
 @click.option(
-    "--subject", type=utf8_text, metavar="ID", help="What is about somebody: the tag subject:ID."
+    "--subject",
+    type=utf8_text,
+    metavar="ID",
+    help="Forget the notes about a person: those with the tag subject:ID.",
 )
 @click.option(
-    "--principal", type=utf8_text, metavar="NAME", help="Everything that this one wrote down."
+    "--principal",
+    type=utf8_text,
+    metavar="NAME",
+    help="Forget the notes that this principal wrote.",
 )
 @click.option(
     "--session",
     type=utf8_text,
     metavar="ID",
-    help="Everything that was written down in it.",
+    help="Forget the notes with this session_id (tally memory show).",
 )
-@click.option("--older-than", metavar="AGE", help="Notes of before: 12h, 30d, 2w.")
-@click.option("--below", type=float, metavar="I", help="Notes that are less important.")
-@click.option("--type", "memory_type", type=click.Choice(TYPES), help="Notes of this type.")
+@click.option(
+    "--older-than", metavar="AGE", help="Forget notes older than this, such as 12h, 30d or 2w."
+)
+@click.option(
+    "--below", type=float, metavar="I", help="Forget notes of less than this importance, 0 to 1."
+)
+@click.option("--type", "memory_type", type=click.Choice(TYPES), help="Forget notes of this type.")
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     type=utf8_text,
     metavar="TAG",
-    help="Notes with this tag, or one of several.",
+    help="Forget notes with this tag. If repeated, with one of them.",
 )
 @click.option(
     "--strategy", type=click.Choice(_STRATEGIES),
-    help="What becomes of them.  [default: soft_delete; redact with --subject]",
+    help="Forget the notes in this way.  [default: soft_delete; redact with --subject]",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be forgotten; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Show what would be forgotten; change nothing.")
+@click.option("--yes", is_flag=True, help="Erase without asking.")
 @click.option(
     "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write the receipt there.",
+    help="Write the receipt to this file.",
 )  # fmt: skip
 @with_reader
 @JSON
@@ -92,11 +102,12 @@ def command(
     agent: str | None,
     as_json: bool,
 ) -> int:
-    r"""Forget notes, and print a receipt of it. Exit code 1 if something could not be.
+    r"""Hide, archive, redact or erase notes, with a receipt.
 
-    soft_delete and archive keep the bytes, but no recall finds them. decay makes notes less
-    important. redact erases the text of a note, hard_delete all but its place. Those bytes are
-    erased from recorded runs too, so both ask first. Exports that may still have them are named.
+    soft_delete and archive keep a note but recall it no more; decay makes it less important. redact
+    erases the text of a note, hard_delete everything but its position in the log. Both erase the
+    bytes from the memory and from recorded runs, so they ask first. Exports that may still have the
+    notes are named. Exit code 1 if a note could not be forgotten.
 
     \b
     Example:
@@ -114,13 +125,13 @@ def command(
     which = _which(names, subject, principal, session, criteria)
     usual = ForgetStrategy.REDACT if subject is not None else ForgetStrategy.SOFT_DELETE
     chosen = usual if strategy is None else ForgetStrategy(strategy)
-    with opened(tenant, agent) as memory, _ledger(chosen) as ledger:
+    with open_memory(tenant, agent) as memory, _open_ledger(chosen) as ledger:
         unknown: list[Failure] = []
         if names:
-            which["ids"], unknown = _named(memory, names)
+            which["ids"], unknown = _find_notes(memory, names)
         plan = _forget(memory, which, chosen, ledger, dry_run=True)
         if agent is not None and not names:
-            # What an agent may not see was not chosen by it, and is not named to it.
+            # The agent did not choose notes that it may not see, so they are not named to it.
             plan = msgspec.structs.replace(plan, errors=())
             which = {"ids": plan.notes}
         if chosen.erases and not (dry_run or yes) and (plan.notes or plan.runs):
@@ -128,8 +139,8 @@ def command(
         done = plan if dry_run else _forget(memory, which, chosen, ledger, dry_run=False)
     done = msgspec.structs.replace(done, errors=(*unknown, *done.errors))
     if receipt_file is not None and done.receipt is not None:
-        written(receipt_file, iter((receipt_bytes(done.receipt), b"\n")))
-    _tell(done, as_json=as_json)
+        write_file(receipt_file, iter((receipt_bytes(done.receipt), b"\n")))
+    _echo_erased(done, as_json=as_json)
     return OK if done.whole else FAILED
 
 
@@ -140,7 +151,10 @@ def _which(
     session: str | None,
     criteria: Criteria,
 ) -> dict[str, Any]:
-    """How the notes are chosen: in one way."""
+    """Return the arguments that choose the notes.
+
+    Raise `UsageError` if notes are chosen in no way, or in more than one.
+    """
     ways: dict[str, dict[str, Any]] = {
         "ids": {"ids": names} if names else {},
         "--subject": {} if subject is None else {"subject": subject},
@@ -154,17 +168,20 @@ def _which(
     given = {way: said for way, said in ways.items() if said}
     if not given:
         raise UsageError(
-            "say which notes: by ID, --subject, --principal, --session, or by --older-than, "
-            "--below, --type, --tag"
+            "choose the notes to forget: by ID, --subject, --principal or --session, or by any of "
+            "--older-than, --below, --type and --tag"
         )
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)}: choose notes in one way at a time")
+        raise UsageError(f"{' and '.join(given)} cannot be combined; use one of them at a time")
     return next(iter(given.values()))
 
 
 @contextmanager
-def _ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
-    """The ledger whose runs may have the notes, if their bytes are to go and there is one."""
+def _open_ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
+    """Open the ledger, whose runs may contain the notes.
+
+    Yield None if the strategy erases no bytes, or if there is no ledger file.
+    """
     path = ledger_path()
     if not strategy.erases or not path.exists():
         yield None
@@ -173,8 +190,8 @@ def _ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
         yield stores.ledger
 
 
-def _named(memory: Memory, names: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
-    """The ids of notes that are named, and those names that are no note's."""
+def _find_notes(memory: Memory, names: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
+    """Return the ids of the named notes, and a failure for each name that no note has."""
     ids: list[str] = []
     unknown: list[Failure] = []
     for name in names:
@@ -203,11 +220,11 @@ def _question(plan: Erased) -> str:
     runs = sum(run.how != "kept" for run in plan.runs or ())
     said = f"{verb} {_count(len(plan.notes), 'note')}"
     if runs:
-        said += f", and prune {_count(runs, 'run')} that had to do with it"
-    return f"{said}? It cannot be brought back"
+        said += f", and prune {_count(runs, 'run')} that may contain them"
+    return f"{said}? This cannot be undone"
 
 
-def _tell(done: Erased, *, as_json: bool) -> None:
+def _echo_erased(done: Erased, *, as_json: bool) -> None:
     if as_json:
         fields = msgspec.structs.asdict(done)
         echo_json({"forgotten": fields.pop("notes"), **fields})
@@ -222,35 +239,35 @@ def _tell(done: Erased, *, as_json: bool) -> None:
         _say(f"not forgotten: {each.message}")
     if not (done.notes or done.errors or done.runs):
         _say("nothing to forget")
-    _tell_left(done)
+    _echo_left(done)
     if done.receipt is not None:
         _say(f"receipt {done.receipt.forget_id}, signed by {done.receipt.hmac_key_id}")
 
 
-def _tell_left(done: Erased) -> None:
-    """What still has some of it, and why."""
+def _echo_left(done: Erased) -> None:
+    """Print what may still contain the notes, and why it was not erased."""
     for run in done.runs or ():
         if run.how == "kept":
             _say(f"kept: run {run.run} {run.why}; {run.todo}")
     for ref in done.attachments_left:
-        _say(f"kept: attachment {ref}: somebody else holds it")
+        _say(f"kept: attachment {ref}: another run or session keeps it")
     for path in done.outputs_left:
         _say(f"kept: {path}")
     if done.not_searched and done.runs is not None:
         many = _count(len(done.not_searched), "note")
-        _say(f"note: runs of {many} were found by name only: the text is too short, or gone")
+        _say(f"note: runs with {many} were found by id only: the text is too short, or gone")
     for id in done.alike:
-        _say(f"note: {id} says the same, and stays")
+        _say(f"note: {id} has the same text, and is kept")
     for seq, label in done.exports:
-        _say(f"exported before, and not reached: {label} (entry {seq:,})")
+        _say(f"exported before, and not erased there: {label} (entry {seq:,})")
     if done.note is not None:
         _say(f"note: {done.note}")
     if done.scrubbed is False:
-        _say("note: somebody is reading; the bytes leave the file when it is opened next")
+        _say("note: another process reads the file; the bytes are erased when it is opened next")
 
 
 def _say(text: str) -> None:
-    click.echo(plain(text, chars_max=_WHY_CHARS_MAX), err=True)
+    echo_line(plain(text, chars_max=_WHY_CHARS_MAX), indent=6, err=True)
 
 
 def _count(count: int, word: str) -> str:

@@ -1,4 +1,4 @@
-"""`tally memory`: what is remembered, listed, shown, moved, reviewed and checked."""
+"""`tally memory`: list, show, review, check, export and import notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tallystick.cli.commands.memory.options import (
     filters_from,
     head_from,
     note_fields,
-    opened,
+    open_memory,
     readable,
     shown_time,
     signing_key,
@@ -24,11 +24,11 @@ from tallystick.cli.commands.memory.options import (
     utf8_text,
     with_filters,
     with_reader,
-    written,
+    write_file,
 )
 from tallystick.cli.exit_codes import LEDGER, OK
-from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted, plain
+from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
+from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import ImportRefused
 from tallystick.memory.exchange import export_notes, import_notes
@@ -51,15 +51,20 @@ from tallystick.memory.suspicion import review, review_queue
 from tallystick.settings.files import config_directory
 from tallystick.settings.schema import one_line
 
-# `tally memory`: what is remembered, listed, shown, moved, reviewed and checked.
+# `tally memory ls` and `show`: list and show notes.
 
 
 _CITATION = "note:"
+# On terminals with fewer columns, ids and times are shortened. The beginning of an id is a time in
+# milliseconds and 12 random bits, which is enough for every command.
+_WIDE_COLUMNS = 100
+_SHORT_ID_CHARS = len("0199d3a1-7c2e-7abc")
+_SHORT_TIME_CHARS = len("2026-03-01T09:30")
 
 
 @click.group("memory")
 def command() -> None:
-    r"""List, show, move, review and check what is remembered.
+    r"""List, show, review, check, export and import notes.
 
     \b
     Example:
@@ -70,14 +75,17 @@ def command() -> None:
 
 @command.command("ls")
 @with_filters
-@click.option("--all", "everything", is_flag=True, help="Also what is not recalled, and why not.")
+@click.option(
+    "--all", "everything", is_flag=True, help="List also notes that are not recalled, and why."
+)
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, metavar="N",
-    help="At most so many.",
+    help="List at most N notes.",
 )  # fmt: skip
 @click.option(
-    "--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Pass over so many first."
-)
+    "--offset", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+    help="Skip the first N notes.",
+)  # fmt: skip
 @with_reader
 @JSON
 def ls_command(
@@ -96,7 +104,7 @@ def ls_command(
         tally memory ls --tag trip --limit 20
     """
     filters = filters_from(given, everything=everything)
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         page = list_notes(memory, filters, offset=offset, limit=limit)
     if as_json:
         notes = [_fields(each) for each in page.notes]
@@ -106,7 +114,8 @@ def ls_command(
         click.echo(_line(each))
     last = offset + len(page.notes)
     if not page.notes:
-        click.echo(f"none of {counted(page.total, 'note')}" if page.total else "no notes", err=True)
+        none = f"there are only {quantity(page.total, 'note')}" if page.total else "no notes"
+        click.echo(none, err=True)
     elif last < page.total:
         click.echo(f"{last:,} of {page.total:,}; more: --offset {last}", err=True)
     return OK
@@ -128,29 +137,37 @@ def _fields(each: Listed) -> dict[str, Any]:
 def _line(each: Listed) -> str:
     note = each.note
     became = "" if each.standing == "current" else f"({each.standing.replace('_', ' ')}) "
-    head = f"{note.id}  {shown_time(note.created_at)}  {note.memory_type:<10}  {became}"
+    id, created_at = note.id, shown_time(note.created_at) or ""
+    columns = stdout_columns()
+    if columns is not None and columns < _WIDE_COLUMNS:
+        id, created_at = id[:_SHORT_ID_CHARS], created_at[:_SHORT_TIME_CHARS]
+    head = f"{id}  {created_at}  {note.memory_type:<10}  {became}"
     return f"{head}{content_line(note.content, taken=len(head))}"
 
 
 @command.command("show")
 @click.argument("name", metavar="ID|CITATION")
-@click.option("--as-of", metavar="PLACE|TIME", help="As it stood then: a place in the log, a time.")
+@click.option(
+    "--as-of",
+    metavar="PLACE|TIME",
+    help="Show the note as it was at a position in the log or at a time.  [default: now]",
+)
 @with_reader
 @JSON
 def show_command(
     name: str, as_of: str | None, tenant: str | None, agent: str | None, as_json: bool
 ) -> int:
-    r"""Show a note, or what a citation is of: the bytes that were recalled, checked.
+    r"""Show a note, or the text that a citation refers to.
 
-    ID may be the beginning of one. A citation is checked by the receipt of its recall: exit code 6
-    if that does not hold.
+    ID is an id or the beginning of one. A CITATION begins with `note:`, as recall programs print
+    it; it is checked with the receipt of its recall. Exit code 6 if it does not hold.
 
     \b
     Example:
         tally memory show 0199d3a1-7c2e
-        tally memory show "note:0199d3a1-…@0199d3b0-…#5891b5b522d5df08"
+        tally memory show 0199d3a1-7c2e --as-of 2026-03-01T00:00:00Z
     """
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         if name.startswith(_CITATION):
             return _show_cited(memory, name, as_of=as_of, as_json=as_json)
         id = whole_id(memory, name)
@@ -160,9 +177,9 @@ def show_command(
     became = note_status(seen.note, seen.state, now=now)
     listed = Listed(note=seen.note, state=seen.state, standing=became)
     if as_json:
-        echo_json({**_fields(listed), **_beside(seen), "score": score, "citation": None})
+        echo_json({**_fields(listed), **_log_fields(seen), "score": score, "citation": None})
         return OK
-    for key, value in {**_fields(listed), **_beside(seen), "score": f"{score:.4f}"}.items():
+    for key, value in {**_fields(listed), **_log_fields(seen), "score": f"{score:.4f}"}.items():
         if key != "content" and value not in (None, "", (), {}):
             click.echo(f"{key:<16}  {_text(value)}")
     click.echo(f"\n{readable(seen.note.content)}")
@@ -171,7 +188,7 @@ def show_command(
 
 def _show_cited(memory: Memory, citation: str, *, as_of: str | None, as_json: bool) -> int:
     if as_of is not None:
-        raise UsageError("a citation says itself as of when; leave out --as-of")
+        raise UsageError("a citation is of one point in time already; leave out --as-of")
     note = memory.resolve(citation)
     if as_json:
         echo_json({**note_fields(note), "citation": citation})
@@ -181,7 +198,7 @@ def _show_cited(memory: Memory, citation: str, *, as_of: str | None, as_json: bo
     return OK
 
 
-def _beside(seen: Seen) -> dict[str, Any]:
+def _log_fields(seen: Seen) -> dict[str, Any]:
     return {
         "content_hash": seen.content_hash,
         "content_seq": seen.content_seq,
@@ -198,7 +215,7 @@ def _text(value: object) -> str:
     return plain(str(value), chars_max=200)
 
 
-# `tally memory stats`, `verify`, `embed` and `keys`: the memory as a whole.
+# `tally memory stats`, `verify`, `embed` and `keys`: look after the memory as a whole.
 
 
 _WHY_CHARS_MAX = 300
@@ -208,24 +225,28 @@ _WHY_CHARS_MAX = 300
 @IN_MEMORY
 @JSON
 def stats_command(tenant: str | None, as_json: bool) -> int:
-    r"""Say how many notes there are and how they stand, what is embedded, and where the log is.
+    r"""Count the notes by type and state, and show the head of the log.
 
     \b
     Example:
         tally memory stats
     """
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         stats = memory_stats(memory)
     if as_json:
         echo_json(stats)
         return OK
-    click.echo(f"memory      {stats.memory}, {one_line(stats.path)}, {stats.file_bytes:,} bytes")
+    echo_line(
+        f"memory      {stats.memory}, {one_line(stats.path)}, {stats.file_bytes:,} bytes", indent=12
+    )
     click.echo(f"notes       {stats.total:,}, {stats.sightings:,} sighted again")
     for kind, counts in stats.notes.items():
         said = ", ".join(f"{count:,} {word.replace('_', ' ')}" for word, count in counts.items())
         click.echo(f"  {kind:<10}{said}")
     click.echo(f"erased      {stats.erased:,}{'; bytes still in the file' * stats.scrub_due}")
-    click.echo(f"embedded    {stats.embedded:,}, {stats.unembedded:,} not; {_model(stats)}")
+    echo_line(
+        f"embedded    {stats.embedded:,}, {stats.unembedded:,} not; {_model(stats)}", indent=12
+    )
     click.echo(f"receipts    {stats.receipts:,}, exports {stats.exports:,}")
     click.echo(f"head        {stats.head.count}:{stats.head.hash}")
     return OK
@@ -236,29 +257,33 @@ def _model(stats: MemoryStats) -> str:
         return "no model yet"
     if stats.model.usable:
         return f"model {stats.model.digest[:12]}"
-    return f"model {stats.model.digest[:12]}, another than here: tally memory embed --replace"
+    return (
+        f"model {stats.model.digest[:12]} is not the one here; to use that: tally memory embed "
+        "--replace"
+    )
 
 
 @command.command("verify")
 @click.option(
     "--head", "kept", metavar="COUNT:HASH",
-    help="A head that was kept elsewhere; it must still be a part of the log.",
+    help="Check that the log still begins with this head, which was kept elsewhere.",
 )  # fmt: skip
 @IN_MEMORY
 @JSON
 def verify_command(kept: str | None, tenant: str | None, as_json: bool) -> int:
-    r"""Check every entry of the log, all that follows from it, and the chain of receipts.
+    r"""Check the log of a memory and its receipts.
 
-    Prints the head, to be kept elsewhere: with it a log that was cut off is found. Exit code 6 if
-    something does not hold.
+    Every entry of the log is checked, the tables that are computed from it, and the chain of
+    receipts. Keep the head that is printed in another place: with --head HEAD, a log that was cut
+    off is found. Exit code 6 if something does not hold.
 
     \b
     Example:
         tally memory verify
-        tally memory verify --head 12:5891b5b522d5…
+        tally memory verify --head "$HEAD"
     """
     head = None if kept is None else head_from(kept)
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         checked = check_memory(memory, head=head)
     if as_json:
         echo_json(
@@ -269,7 +294,7 @@ def verify_command(kept: str | None, tenant: str | None, as_json: bool) -> int:
             }
         )  # fmt: skip
     else:
-        _tell(checked)
+        _echo_checked(checked)
     return OK if checked.valid else LEDGER
 
 
@@ -282,11 +307,11 @@ def _report(report: object) -> dict[str, object]:
     return fields
 
 
-def _tell(checked: Checked) -> None:
+def _echo_checked(checked: Checked) -> None:
     log, receipts = checked.log, checked.receipts
     if log.valid:
         erased = f", {log.erased:,} erased" if log.erased else ""
-        click.echo(f"log       {counted(log.total_records, 'entry')}{erased}: all hold")
+        click.echo(f"log       {quantity(log.total_records, 'entry')}{erased}: all hold")
     else:
         place = "" if log.first_broken_at is None else f"entry {log.first_broken_at:,}: "
         click.echo(f"log       {place}{plain(log.error_message or '', chars_max=_WHY_CHARS_MAX)}")
@@ -301,20 +326,20 @@ def _tell(checked: Checked) -> None:
 
 
 @command.command("embed")
-@click.option("--replace", is_flag=True, help="Throw the vectors of another model away first.")
+@click.option("--replace", is_flag=True, help="Delete the vectors of another model first.")
 @IN_MEMORY
 @JSON
 def embed_command(replace: bool, tenant: str | None, as_json: bool) -> int:
-    r"""Give vectors to notes that have none; needs the extra `memory`.
+    r"""Compute vectors for notes that have none.
 
-    Vectors of two models are never mixed: a memory made with another one is embedded again as a
-    whole, with --replace.
+    Needs the extra `memory`. Vectors of two models are never mixed: to change the model, compute
+    all vectors again with --replace.
 
     \b
     Example:
         tally memory embed
     """
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         count = memory.embed(replace=replace)
         stats = memory_stats(memory)
     if as_json:
@@ -326,14 +351,14 @@ def embed_command(replace: bool, tenant: str | None, as_json: bool) -> int:
 
 @command.command("keys")
 @click.option(
-    "--add", is_flag=True, help="Have a new key sign from now on; the others still check."
+    "--add", is_flag=True, help="Make a new key that signs from now on; keep the others for checks."
 )
 @JSON
 def keys_command(add: bool, as_json: bool) -> int:
-    r"""List the keys that sign receipts, by id. The last one signs.
+    r"""List the keys that sign receipts, by id.
 
-    They are yours, for all memories, and lie apart from them in the configuration directory.
-    Without its key a receipt cannot be checked: keep a copy.
+    The last key signs new receipts. The keys are for all your memories, and are stored in the
+    configuration directory. Without its key a receipt cannot be checked, so keep a copy.
 
     \b
     Example:
@@ -386,12 +411,12 @@ def receipt_command(
         tally memory receipt 0199d3b0-… --sign -o it.receipt
         tally recall --verify it.receipt --against copy.db --key signing.pub
     """
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         key = signing_key(memory.store.path) if sign else None
         file = memory.receipt_file(id, query=asked, key=key)
     line = receipt_file_bytes(file) + b"\n"
     if output is not None:
-        written(output, iter((line,)))
+        write_file(output, iter((line,)))
     if output is None or as_json:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
@@ -400,16 +425,17 @@ def receipt_command(
     return OK
 
 
-# `tally memory review`: the notes that are held back, and what somebody decides about them.
+# `tally memory review`: list the notes that are held back, and decide about them.
 
 
 @command.command("review")
 @click.argument("name", required=False, metavar="[ID]")
-@click.option("--release", is_flag=True, help="Let it be recalled from now on.")
-@click.option("--reject", is_flag=True, help="It stays held back, and somebody has looked.")
+@click.option("--release", is_flag=True, help="Let the note be recalled from now on.")
+@click.option("--reject", is_flag=True, help="Keep the note held back, and mark it as reviewed.")
 @click.option(
-    "--by", type=utf8_text, default="user", show_default=True, metavar="NAME", help="Who decided."
-)
+    "--by", type=utf8_text, default="user", show_default=True, metavar="NAME",
+    help="Record that this person decided.",
+)  # fmt: skip
 @with_reader
 @JSON
 def review_command(
@@ -421,10 +447,11 @@ def review_command(
     agent: str | None,
     as_json: bool,
 ) -> int:
-    r"""List what is held back, with the reasons; or decide about one note.
+    r"""List notes that are held back, or decide about one.
 
-    To be rid of a rejected note: tally forget ID. With --agent, only that agent's notes are
-    listed; whether one is released is the owner's to say.
+    Notes that look like an attack are held back, and listed here with the reasons. To delete a
+    rejected note: tally forget ID. With --agent, only the notes of that agent are listed; only the
+    owner can decide about them.
 
     \b
     Example:
@@ -433,14 +460,16 @@ def review_command(
     """
     if name is None:
         if release or reject:
-            raise UsageError("--release and --reject need the ID of a note")
+            raise UsageError(
+                "--release and --reject need the ID of a note; list them: tally memory review"
+            )
         return _list(tenant, agent, as_json=as_json)
     if release == reject:
-        raise UsageError("say what becomes of it: --release or --reject")
+        raise UsageError("decide about the note: --release or --reject")
     if agent is not None:
-        raise UsageError("an agent does not decide about its own notes; leave out --agent")
+        raise UsageError("only the owner decides about notes; leave out --agent")
     verdict = Verdict.RELEASED if release else Verdict.CONFIRMED
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         id = whole_id(memory, name)
         seq = review(memory.store, id, verdict, by=by)
     if as_json:
@@ -451,7 +480,7 @@ def review_command(
 
 
 def _list(tenant: str | None, agent: str | None, *, as_json: bool) -> int:
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         held = [
             each
             for each in review_queue(memory.store)
@@ -471,25 +500,31 @@ def _list(tenant: str | None, agent: str | None, *, as_json: bool) -> int:
     return OK
 
 
-# `tally memory export` and `import`: notes as lines of JSON, from one memory into another.
+# `tally memory export` and `import`: copy notes from one memory to another, as lines of JSON.
 
 
-# A text of the longest kind, in escapes, with all that goes with it.
+# The longest line: the longest text, every byte of it escaped, with the other fields.
 _LINE_BYTES_MAX = 8 * CONTENT_BYTES_MAX
 _LABEL_CHARS_MAX = 400
 
 
 @command.command("export")
 @click.argument("name", metavar="FILE|-")
-@click.option("--label", type=utf8_text, metavar="TEXT", help="Where it goes; else the file.")
+@click.option(
+    "--label",
+    type=utf8_text,
+    metavar="TEXT",
+    help="Record the export under this label.  [default: the path of the file]",
+)
 @with_reader
 @JSON
 def export_command(
     name: str, label: str | None, tenant: str | None, agent: str | None, as_json: bool
 ) -> int:
-    r"""Write notes as lines of JSON. That it was done is on the record, under its label.
+    r"""Write notes to a file, as lines of JSON.
 
-    An erasure later names the exports that may still have a note. Deleted notes are not exported.
+    The export is recorded in the log of the memory: when a note is erased later, the exports that
+    may still have it are named. Deleted notes are not exported.
 
     \b
     Example:
@@ -497,36 +532,52 @@ def export_command(
         tally memory export - --label "for the other machine" > notes.jsonl
     """
     if name == "-" and as_json:
-        raise UsageError("with --json, name a file: standard output is for the report")
-    told = (label if label is not None else _label(name))[:_LABEL_CHARS_MAX]
-    with opened(tenant, agent) as memory:
+        raise UsageError("--json prints the report on standard output; name a file for the notes")
+    recorded_label = (label if label is not None else _label(name))[:_LABEL_CHARS_MAX]
+    with open_memory(tenant, agent) as memory:
         if name != "-" and not os.access(Path(name).parent, os.W_OK):
-            # Before anything is on the record.
-            raise UsageError(f"{one_line(name)}: its directory is not there, or not to be written")
-        lines = _Counted(export_notes(memory.store, reader=memory.reader, label=told))
+            # Checked before the export is recorded in the log.
+            raise UsageError(
+                f"{one_line(name)}: its directory does not exist, or cannot be written"
+            )
+        lines = _CountedLines(
+            export_notes(memory.store, reader=memory.reader, label=recorded_label)
+        )
         if name == "-":
             for line in lines:
                 sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         else:
-            written(Path(name), iter(lines))
+            write_file(Path(name), iter(lines))
     if as_json:
-        echo_json({"path": _label(name), "label": told, "notes": lines.notes, "bytes": lines.bytes})
+        echo_json(
+            {
+                "path": _label(name),
+                "label": recorded_label,
+                "notes": lines.notes,
+                "bytes": lines.bytes,
+            }
+        )
     else:
-        count = counted(lines.notes, "note")
-        click.echo(f"{count}, {lines.bytes:,} bytes; on the record as {one_line(told)}", err=True)
+        count = quantity(lines.notes, "note")
+        click.echo(
+            f"{count}, {lines.bytes:,} bytes; recorded as {one_line(recorded_label)}", err=True
+        )
     return OK
 
 
 def _label(name: str) -> str:
     if name == "-":
         return "standard output"
-    # A name may be bytes that are no text; the record is text.
+    # A file name may be bytes that are not UTF-8, but the log can hold only text.
     return os.path.abspath(name).encode("utf-8", "replace").decode()
 
 
-class _Counted:
-    """Lines as they pass, counted. The first and the last are no notes."""
+class _CountedLines:
+    """Count the lines and bytes of an export while they are written.
+
+    The first and the last line are not notes, so `notes` starts at -2.
+    """
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._lines = lines
@@ -543,28 +594,29 @@ class _Counted:
 @command.command("import")
 @click.argument("name", metavar="FILE|-")
 @click.option(
-    "--trusted", is_flag=True, help="An export of your own: believe the reviews that were made."
+    "--trusted", is_flag=True, help="Accept the reviews in the file, as in an export of your own."
 )
 @IN_MEMORY
 @JSON
 def import_command(name: str, trusted: bool, tenant: str | None, as_json: bool) -> int:
-    r"""Take in the notes of an export, all of them or with an error none.
+    r"""Import the notes of an export.
 
-    What is here already stays as it is, what was erased here is not brought back, and what looks
-    like an attack is held back: tally memory review.
+    All notes are imported, or none if there is an error. A note that is here already is not
+    changed, and one that was erased here is not imported again. Notes that look like an attack are
+    held back (tally memory review).
 
     \b
     Example:
         tally memory import notes.jsonl
     """
-    with source(name) as file, opened(tenant, create=True) as memory:
+    with source(name) as file, open_memory(tenant, create=True) as memory:
         report = import_notes(memory.store, _lines(file), trusted=trusted)
     if as_json:
         echo_json(report)
         return OK
     click.echo(
-        f"{len(report.imported):,} of {counted(report.notes, 'note')} imported, "
-        f"{len(report.present):,} were here, {len(report.erased):,} were erased here"
+        f"{len(report.imported):,} of {quantity(report.notes, 'note')} imported, "
+        f"{len(report.present):,} were here already, {len(report.erased):,} were erased here"
     )
     if report.quarantined:
         click.echo(f"{len(report.quarantined):,} held back: tally memory review", err=True)
@@ -572,10 +624,10 @@ def import_command(name: str, trusted: bool, tenant: str | None, as_json: bool) 
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, none of them longer than one can be."""
+    """Read the lines of a file. Raise `ImportRefused` for one that is longer than any note."""
     number = 0
     while line := file.readline(_LINE_BYTES_MAX + 1):
         number += 1
         if len(line) > _LINE_BYTES_MAX:
-            raise ImportRefused(line=number, why=f"it is longer than {_LINE_BYTES_MAX:,} bytes")
+            raise ImportRefused(line=number, why=f"it has more than {_LINE_BYTES_MAX:,} bytes")
         yield line

@@ -1,4 +1,4 @@
-"""`tally remember` and `tally recall`: notes kept for later, and found with a receipt."""
+"""`tally remember` and `tally recall`: store notes, and search them with a receipt."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tallystick.cli.commands.memory.options import (
     content_line,
     filters_from,
     note_fields,
-    opened,
+    open_memory,
     signing_key,
     source,
     tell_remarks,
     utf8_text,
     with_filters,
     with_reader,
-    written,
+    write_file,
 )
 from tallystick.cli.exit_codes import OK
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import NoteInvalid
@@ -32,35 +32,47 @@ from tallystick.memory.receipts.receipt import receipt_bytes
 from tallystick.memory.remember import Remembered
 from tallystick.memory.report import whole_id
 
-# `tally remember`: a note for later.
+# `tally remember`: store a note.
 
 
-# Who wrote it down, where nobody is named: whoever calls the command.
+# The writer of a note if --agent names none.
 _USER = "user"
 
 
 @click.command("remember")
 @click.argument("words", nargs=-1, metavar="TEXT...|-")
-@click.option("--key", metavar="NAME", help="What it is about; it ends the note with this key.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="May be repeated.")
+@click.option(
+    "--key", metavar="NAME", help="Store it under this key; it replaces the last note there."
+)
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Add this tag. May be repeated.")
 @click.option(
     "--type", "memory_type", type=click.Choice(TYPES), default=TYPES[0], show_default=True,
-    help="working expires after an hour; procedural is important and does not decay.",
+    help="Store a note of this type: working expires after an hour; procedural is important and "
+    "does not decay.",
 )  # fmt: skip
 @click.option(
-    "--importance", type=float, default=0.5, show_default=True, metavar="I", help="From 0 to 1."
-)
-@click.option("--author", metavar="NAME", help="Who said it.")
-@click.option("--thread", metavar="NAME", help="The conversation that it is of.")
+    "--importance", type=float, default=0.5, show_default=True, metavar="I",
+    help="Set the importance of the note, 0 to 1.",
+)  # fmt: skip
+@click.option("--author", metavar="NAME", help="Name the person who said it.")
+@click.option("--thread", metavar="NAME", help="Name the conversation that it belongs to.")
 @click.option(
     "--scope", type=click.Choice([each.value for each in NoteScope]), default="private",
-    show_default=True, help="Who may see it beside its agent.",
+    show_default=True, help="Let others than its agent see the note.",
 )  # fmt: skip
-@click.option("--ttl", metavar="TIME", help="Until when it holds, from now: 15m, 12h, 30d, 2w.")
-@click.option("--related", multiple=True, metavar="ID", help="A note it goes with; repeatable.")
+@click.option(
+    "--ttl", metavar="TIME",
+    help="Let the note expire after this time, such as 15m, 12h, 30d or 2w.  [default: never, "
+    "except for --type working]",
+)  # fmt: skip
+@click.option(
+    "--related", multiple=True, metavar="ID", help="Relate it to this note. May be repeated."
+)
 @click.option(
     "--source", "source_type", type=click.Choice([each.value for each in SourceType]),
-    default="human", show_default=True, help="Where it comes from; strangers are looked at harder.",
+    default="human", show_default=True, metavar="SOURCE",
+    help=f"Say where the note comes from: {', '.join(each.value for each in SourceType)}. Notes "
+    "from tools, retrieval, imports and models are checked more strictly.",
 )  # fmt: skip
 @with_reader
 @JSON
@@ -80,10 +92,11 @@ def remember_command(
     agent: str | None,
     as_json: bool,
 ) -> int:
-    r"""Keep a note, on disk when this returns. Prints its id.
+    r"""Store a note for later runs, and print its id.
 
-    What is known already is sighted again, and keeps its id. What looks like an attack is held
-    back until somebody looks: tally memory review.
+    The note is on disk when the command returns. A text that is known already is not stored twice
+    and keeps its id. A text that looks like an attack on a model is held back until a person
+    reviews it (tally memory review). TEXT may be - for standard input.
 
     \b
     Example:
@@ -92,7 +105,7 @@ def remember_command(
     """
     content = _content(words)
     ttl_ms = None if ttl is None else age(ttl, field="ttl")
-    with opened(tenant, agent, create=True) as memory:
+    with open_memory(tenant, agent, create=True) as memory:
         made = memory.remember(
             content,
             key=key,
@@ -117,11 +130,16 @@ def remember_command(
         )  # fmt: skip
     else:
         click.echo(made.id)
-        _tell_remembered(made)
+        _echo_remembered(made)
     return OK
 
 
 def _content(words: tuple[str, ...]) -> str:
+    """Return the text to remember, from the arguments or from standard input.
+
+    One line end at the end of standard input is dropped. Raise `UsageError` if there is no text or
+    it is not UTF-8, and `NoteInvalid` if it is too long.
+    """
     if words == ("-",):
         with source("-") as file:
             raw = file.read(CONTENT_BYTES_MAX + 2)
@@ -133,24 +151,24 @@ def _content(words: tuple[str, ...]) -> str:
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input: byte {error.start + 1:,} is not UTF-8") from None
     if not words:
-        raise UsageError("say what to remember, or - for standard input")
+        raise UsageError("there is no text; write it after the command, or - for standard input")
     return " ".join(words)
 
 
-def _tell_remembered(made: Remembered) -> None:
+def _echo_remembered(made: Remembered) -> None:
     if made.sighted:
-        click.echo("known already; sighted again", err=True)
+        click.echo("known already; this was recorded as another sighting", err=True)
     for id in made.superseded:
         click.echo(f"superseded {id}", err=True)
     if made.quarantine:
-        click.echo(
-            f"held back ({', '.join(made.quarantine)}): not recalled until reviewed; "
-            f"tally memory review {made.id} --release",
+        echo_line(
+            f"held back ({', '.join(made.quarantine)}): not recalled until it is released; to do "
+            f"that: tally memory review {made.id} --release",
             err=True,
         )
 
 
-# `tally recall`: notes that fit a query, with a receipt; receipts checked; recall programs run.
+# `tally recall`: search notes; check receipts; run recall programs.
 
 
 _K = 10
@@ -160,25 +178,28 @@ _K = 10
 @click.argument("query", required=False, type=utf8_text)
 @click.option(
     "-k", type=click.IntRange(0, K_MAX), default=_K, show_default=True, metavar="N",
-    help="At most so many notes.",
+    help="Return at most N notes.",
 )  # fmt: skip
 @click.option(
     "--as-of", metavar="PLACE|TIME",
-    help="What was known then, ranked as it was then: a place in the log, or a time.",
+    help="Search the memory as it was at a position in the log or at a time.  [default: now]",
 )  # fmt: skip
 @click.option(
     "--strategy", type=click.Choice(STRATEGIES), default="auto", show_default=True,
-    help="hybrid and semantic need the extra `memory`; auto uses it where it can.",
+    help="Rank the notes in this way: hybrid and semantic need the extra `memory`; auto uses it if "
+    "it can.",
 )  # fmt: skip
 @with_filters
-@click.option("--explain", is_flag=True, help="Show what each lane gave to each score.")
+@click.option(
+    "--explain", is_flag=True, help="Show what each part of the ranking added to each score."
+)
 @click.option(
     "--tokens", "tokens_max", type=click.IntRange(min=0), metavar="N",
-    help="No more evidence than this; the best first.",
+    help="Return notes of at most N tokens together, the best first.  [default: no limit]",
 )  # fmt: skip
 @click.option(
     "--receipt", "receipt_file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Write the receipt there.",
+    help="Write the receipt of the recall to this file.",
 )  # fmt: skip
 @click.option(
     "--sign", is_flag=True,
@@ -186,11 +207,12 @@ _K = 10
 )  # fmt: skip
 @click.option(
     "--verify", "verified", metavar="RECEIPT",
-    help="Check a receipt, a file or the id of a recall, by making the recall again.",
+    help="Check a receipt, named by its file or its id, by repeating the recall.",
 )  # fmt: skip
 @click.option(
     "--query", "asked", type=utf8_text, metavar="TEXT",
-    help="With --verify: what was asked, which no receipt says. With it the ranking is checked.",
+    help="With --verify: check the ranking too, for this query. A receipt does not contain its "
+    "query.",
 )  # fmt: skip
 @click.option(
     "--against", metavar="FILE",
@@ -208,13 +230,18 @@ _K = 10
     "--program", metavar="FILE|-",
     help="Run a recall program: a list of operations as JSON, or Python.",
 )  # fmt: skip
-@click.option("--fuel", type=click.IntRange(min=0), metavar="N", help="With --program: its fuel.")
 @click.option(
-    "--pages", type=click.IntRange(min=0), metavar="N", help="With --program: pages of 64 KiB."
-)
+    "--fuel", type=click.IntRange(min=0), metavar="N",
+    help="With --program: stop it after N units of fuel.",
+)  # fmt: skip
 @click.option(
-    "--wall-ms", type=click.IntRange(min=0), metavar="N", help="With --program: its time."
-)
+    "--pages", type=click.IntRange(min=0), metavar="N",
+    help="With --program: give it at most N pages of memory, of 64 KiB each.",
+)  # fmt: skip
+@click.option(
+    "--wall-ms", type=click.IntRange(min=0), metavar="N",
+    help="With --program: stop it after N milliseconds.",
+)  # fmt: skip
 @with_reader
 @JSON
 def recall_command(
@@ -240,10 +267,14 @@ def recall_command(
     as_json: bool,
     **given: object,
 ) -> int:
-    r"""Find the notes that fit a query, the best first. Each recall has a receipt.
+    r"""Search notes, the best first, with a receipt.
 
-    --verify makes a recall again, offline, from what was known then: exit code 8 if it comes to
-    something else, 6 if the receipt does not hold. What was erased since is said to be erased.
+    --verify repeats a recall offline, on the memory as it was then. Notes that were erased since
+    are reported as erased.
+
+    \b
+    Exit codes: 0 done, 1 refused, 2 wrong usage, 3 a recall program reached a
+    limit, 6 the receipt does not hold, 8 the repeated recall differs.
 
     Your own receipts are checked with your key. Those of others need a copy of their memory
     (--against), and their public key (--key) or a head of the memory (--head).
@@ -277,7 +308,7 @@ def recall_command(
             as_json=as_json,
         )
     assert query is not None
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         # First: without the extra for signatures, nothing is recalled.
         key = signing_key(memory.store.path) if sign else None
         made = memory.recall(
@@ -289,8 +320,8 @@ def recall_command(
 
             data = receipt_file_bytes(memory.receipt_file(made.receipt.read_id, key=key))
     if receipt_file is not None:
-        written(receipt_file, iter((data, b"\n")))
-    _tell_recalled(made, explain=explain, as_json=as_json)
+        write_file(receipt_file, iter((data, b"\n")))
+    _echo_recalled(made, explain=explain, as_json=as_json)
     return OK
 
 
@@ -301,30 +332,30 @@ def _check(
     asked: str | None,
     limits: tuple[int | None, ...],
 ) -> None:
-    """Refuse what contradicts itself."""
+    """Raise `UsageError` for options that contradict each other, and if nothing is asked for."""
     given = [each for each in (query, verified, program) if each is not None]
     if not given:
-        raise UsageError("say what to recall: a query, --verify RECEIPT or --program FILE")
+        raise UsageError("nothing to recall; give a query, --verify RECEIPT or --program FILE")
     if len(given) > 1:
-        raise UsageError("a query, --verify and --program: one of them; --query goes with --verify")
+        raise UsageError(
+            "give one of: a query, --verify, --program (to verify with a query, use --query)"
+        )
     if asked is not None and verified is None:
-        raise UsageError("--query goes with --verify; without it, give the query by itself")
+        raise UsageError("--query is for --verify; to search, write the query without --query")
     if program is None and any(each is not None for each in limits):
-        raise UsageError("--fuel, --pages and --wall-ms go with --program")
+        raise UsageError("--fuel, --pages and --wall-ms need --program FILE")
 
 
 def _check_others(
     verified: str | None, given: tuple[object, ...], *, sign: bool, receipt: Path | None
 ) -> None:
     if verified is None and any(each is not None for each in given):
-        raise UsageError("--against, --key and --head go with --verify")
+        raise UsageError("--against, --key and --head need --verify RECEIPT")
     if sign and receipt is None:
-        raise UsageError(
-            "--sign goes with --receipt FILE; for a recall that was made: tally memory receipt"
-        )
+        raise UsageError("--sign needs --receipt FILE; for an earlier recall: tally memory receipt")
 
 
-def _tell_recalled(made: Recalled, *, explain: bool, as_json: bool) -> None:
+def _echo_recalled(made: Recalled, *, explain: bool, as_json: bool) -> None:
     if as_json:
         hits = [
             {"score": hit.score, "lanes": dict(hit.lanes), **note_fields(made.notes[hit.id])}
@@ -340,9 +371,9 @@ def _tell_recalled(made: Recalled, *, explain: bool, as_json: bool) -> None:
             click.echo(f"          {'  '.join(lanes) or 'no lane'}")
     tell_remarks(made.remarks, everything=explain)
     if not made.hits:
-        click.echo("nothing fits", err=True)
+        click.echo("no note fits", err=True)
     receipt, tokens = made.receipt, made.receipt.tokens
     counted = ""
     if tokens is not None:
         counted = f"; {tokens.delivered:,} of {tokens.whole_scope:,} tokens ({tokens.tokenizer})"
-    click.echo(f"recall {receipt.read_id} as of {receipt.as_of:,}{counted}", err=True)
+    echo_line(f"recall {receipt.read_id} as of {receipt.as_of:,}{counted}", indent=7, err=True)

@@ -1,4 +1,4 @@
-"""What the commands of memory share: which memory and as whom, filters, and how notes are shown."""
+"""Define what the commands of memory share: opening a memory, filters, and showing notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 import msgspec
 
-from tallystick.cli.parts import stacked
+from tallystick.cli.parts import echo_line, stack_options
 from tallystick.cli.show import plain, safe
 from tallystick.core.chain import Head
 from tallystick.core.errors import InvalidLimit, UsageError, system_errors
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from tallystick.settings.signing import SigningKey
 
 _DEFAULT = "default"
-# Where there is no terminal, lines are as wide as this.
+# The width of lines if the output is not a terminal and COLUMNS is not set.
 _COLUMNS = 160
-_CONTENT_CHARS_MIN = 20
+_CONTENT_CHARS_MIN = 18
 _REMARK_CHARS_MAX = 300
-# Lanes that most memories have nothing for; and the last follows from the one before it.
+# Remarks about these lanes are shown only with --explain: most memories have nothing for them.
 _QUIET = frozenset({"author", "before", "related", "session", "token", "when"})
 _NO_EMBEDDER = "there is no embedder"
 _AGE = re.compile(r"(0|[1-9][0-9]{0,7})([smhdw]?)")
@@ -45,30 +45,39 @@ TYPES = tuple(each.value for each in MemoryType)
 
 
 def utf8_text(value: str) -> str:
-    """A text. Bytes of the command line that are none come as halves of characters."""
+    """Check an argument: raise `BadParameter` if it is not UTF-8.
+
+    Python turns bytes of the command line that are not UTF-8 into lone surrogates.
+    """
     if any("\ud800" <= each <= "\udfff" for each in value):
-        raise click.BadParameter("it is not UTF-8.")
+        raise click.BadParameter("this is not UTF-8.")
     return value
 
 
 IN_MEMORY = click.option(
     "--memory", "tenant", metavar="NAME",
-    help="Which memory; else the setting `memory`, else `default`.",
+    help="Use this memory.  [default: the setting memory, or `default`]",
 )  # fmt: skip
 _AGENT = click.option(
-    "--agent", metavar="NAME", help="As this agent: its notes, and what others let it see."
+    "--agent",
+    metavar="NAME",
+    help="Act as this agent, with its notes and those that it may see.  [default: the owner, with "
+    "all notes]",
 )
 
 
-# The options that say which memory, and as whom.
-with_reader = stacked(IN_MEMORY, _AGENT)
+# The options that choose a memory, and the agent to act as.
+with_reader = stack_options(IN_MEMORY, _AGENT)
 
 
 @contextmanager
-def opened(
+def open_memory(
     tenant: str | None, agent: str | None = None, *, create: bool = False
 ) -> Iterator[Memory]:
-    """A memory, as its owner unless an agent is named."""
+    """Open a memory, as its owner or as an agent; it is closed at the end.
+
+    `tenant` is its name; with None, the setting counts. `create` makes the memory if there is none.
+    """
     name = load_settings(flags={"memory": tenant}).memory or _DEFAULT
     with Memory.open(
         name,
@@ -107,22 +116,29 @@ def signing_key(memory: Path) -> SigningKey:
 # -- filters -----------------------------------------------------------------------------------
 
 
-# The options that say which notes are meant.
-with_filters = stacked(
+# The options that choose notes.
+with_filters = stack_options(
     click.option("--tag", "tags", multiple=True, type=utf8_text, metavar="TAG",
-                 help="With this tag, or one of several."),
+                 help="Take notes with this tag. If repeated, with one of them."),
     click.option("--type", "types", multiple=True, type=click.Choice(TYPES),
-                 help="Of this type, or one of several."),
-    click.option("--author", type=utf8_text, metavar="NAME", help="That this one said."),
-    click.option("--thread", type=utf8_text, metavar="NAME", help="Of this conversation."),
-    click.option("--after", metavar="TIME", help="From this time on: 2026-03-01T09:30:00Z."),
-    click.option("--before", metavar="TIME", help="Up to this time, and without it."),
-    click.option("--min-importance", type=float, metavar="I", help="At least so important."),
+                 help="Take notes of this type. If repeated, of one of them."),
+    click.option("--author", type=utf8_text, metavar="NAME", help="Take notes by this author."),
+    click.option("--thread", type=utf8_text, metavar="NAME",
+                 help="Take notes of this conversation."),
+    click.option("--after", metavar="TIME",
+                 help="Take notes from this time on, such as 2026-03-01T09:30:00Z."),
+    click.option("--before", metavar="TIME", help="Take notes from before this time."),
+    click.option("--min-importance", type=float, metavar="I",
+                 help="Take notes of at least this importance, 0 to 1."),
 )  # fmt: skip
 
 
 def filters_from(given: Mapping[str, Any], *, everything: bool = False) -> Filters:
-    """The filters of the options above; with `everything`, also for what is not recalled."""
+    """Return the filters that the options say.
+
+    With `everything`, they also let through notes that no recall returns: quarantined, archived,
+    deleted, expired, and no longer valid ones.
+    """
     after, before = given["after"], given["before"]
     return Filters(
         tags=frozenset(given["tags"]),
@@ -141,7 +157,10 @@ def filters_from(given: Mapping[str, Any], *, everything: bool = False) -> Filte
 
 
 def age(text: str, *, field: str, unit: str = "") -> int:
-    """A length of time in milliseconds: 90s, 15m, 12h, 30d, 2w. A bare number has the `unit`."""
+    """Read a length of time, such as 90s, 15m, 12h, 30d or 2w, and return it in milliseconds.
+
+    A number alone is in `unit`. Raise `InvalidLimit`, which names `field`, for anything else.
+    """
     found = _AGE.fullmatch(text)
     word = "" if found is None else found[2] or unit
     if found is None or not word:
@@ -153,7 +172,7 @@ def age(text: str, *, field: str, unit: str = "") -> int:
 
 
 def note_fields(note: Note) -> dict[str, Any]:
-    """A note as JSON has it: always the same fields, times as text."""
+    """Return a note as JSON fields: always the same ones, times as text."""
     fields: dict[str, Any] = msgspec.structs.asdict(note)
     for name in ("created_at", "valid_from", "valid_to", "expires_at"):
         fields[name] = shown_time(fields[name])
@@ -161,7 +180,10 @@ def note_fields(note: Note) -> dict[str, Any]:
 
 
 def shown_time(at: int | None) -> str | None:
-    """A time as text; beyond the calendar, the milliseconds."""
+    """Write a time in milliseconds since 1970 as text; as a number if the calendar ends before it.
+
+    None stays None.
+    """
     if at is None:
         return None
     try:
@@ -171,28 +193,28 @@ def shown_time(at: int | None) -> str | None:
 
 
 def content_line(text: str, *, taken: int) -> str:
-    """A note's text on the rest of a line, of which so much is taken."""
-    width = shutil.get_terminal_size((_COLUMNS, 0)).columns if _wide() else _COLUMNS
+    """Cut the text of a note to the rest of a line of which `taken` columns are used."""
+    width = shutil.get_terminal_size((_COLUMNS, 0)).columns if _has_width() else _COLUMNS
     return plain(text, chars_max=max(_CONTENT_CHARS_MIN, width - taken))
 
 
-def _wide() -> bool:
+def _has_width() -> bool:
     return "COLUMNS" in os.environ or sys.stdout.isatty()
 
 
 def readable(text: str) -> str:
-    """A text of many lines with nothing in it that a terminal obeys."""
+    """Return a text of many lines with `?` for what a terminal would act on."""
     return "\n".join(safe(line.replace("\t", "    ")) for line in text.split("\n"))
 
 
 def tell_remarks(remarks: Iterable[str], *, everything: bool) -> None:
-    """Say on stderr what a recall did without; all of it only if it is to be explained."""
+    """Print on stderr what a recall could not use; with `everything`, the common cases too."""
     for each in remarks:
         lane = each.partition(":")[0]
         if everything or lane not in _QUIET:
             said = plain(each, chars_max=_REMARK_CHARS_MAX)
             why = missing() if _NO_EMBEDDER in each else ""
-            click.echo(f"note: {said}{f'; {why}' if why else ''}", err=True)
+            echo_line(f"note: {said}{f'; {why}' if why else ''}", indent=6, err=True)
 
 
 # -- files -------------------------------------------------------------------------------------
@@ -200,7 +222,7 @@ def tell_remarks(remarks: Iterable[str], *, everything: bool) -> None:
 
 @contextmanager
 def source(name: str) -> Iterator[BinaryIO]:
-    """A file to read from, or standard input for `-`."""
+    """Open a file to read, or standard input for `-`. Raise `UsageError` if it cannot be opened."""
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -210,8 +232,11 @@ def source(name: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def written(path: Path, parts: Iterator[bytes]) -> int:
-    """Write a file, whole or not at all: what broke off shall not stand under the name."""
+def write_file(path: Path, parts: Iterator[bytes]) -> int:
+    """Write a file, whole or not at all, and return its size in bytes.
+
+    Raise `UsageError` if it cannot be written.
+    """
     size = 0
     with system_errors(one_line(str(path)), UsageError), whole_file(path) as file:
         for part in parts:

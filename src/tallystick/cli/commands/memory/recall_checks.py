@@ -1,4 +1,4 @@
-"""`tally recall --program` and `--verify`: recall programs run, and receipts checked."""
+"""`tally recall --program` and `--verify`: run recall programs, and check receipts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from tallystick.cli.commands.memory.options import (
     head_from,
-    opened,
+    open_memory,
     readable,
     source,
     tell_remarks,
@@ -23,7 +23,7 @@ from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import counted, plain
+from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.memory.code_mode.form import form_of
 from tallystick.memory.code_mode.operations import (
@@ -81,7 +81,10 @@ def run_program(
     filters: Filters,
     as_json: bool,
 ) -> int:
-    """Run a program and print its bundle; of one that ended early, what it had until then."""
+    """Run a recall program, print its result, and return the exit code.
+
+    If the program ends early, its partial result is printed with the error.
+    """
     with source(name) as file:
         raw = file.read(PROGRAM_BYTES_MAX + 1)
     form = form_of(raw)
@@ -90,7 +93,7 @@ def run_program(
     program = raw if form == "python" else read_program(raw)
     error: CodeModeError | None = None
     bundle: Bundle | None
-    with opened(tenant, agent) as memory:
+    with open_memory(tenant, agent) as memory:
         host = MemoryHost(memory, as_of=as_of, strategy=strategy, filters=filters)
         try:
             bundle = run_recall_program(
@@ -102,7 +105,7 @@ def run_program(
     if as_json:
         echo_json(_bundle_fields(form, bundle, error))
     else:
-        _tell(bundle, error)
+        _echo_bundle(bundle, error)
     return OK if error is None else exit_code_of(error)
 
 
@@ -125,7 +128,7 @@ def _budget(usual: Budget, limits: tuple[int | None, int | None, int | None]) ->
 def _bundle_fields(
     form: str, bundle: Bundle | None, error: CodeModeError | None
 ) -> dict[str, object]:
-    """The bundle's fields, all of them; and what ended the program, if it did not end well."""
+    """Return all fields of a bundle for JSON, and the error that ended the program or None."""
     held = bundle_of([], operations=0, fuel_used=0, answer="") if bundle is None else bundle
     ended = None
     if error is not None:
@@ -134,7 +137,7 @@ def _bundle_fields(
     return {**msgspec.structs.asdict(held), "fuel_used": fuel, "form": form, "error": ended}
 
 
-def _tell(bundle: Bundle | None, error: CodeModeError | None) -> None:
+def _echo_bundle(bundle: Bundle | None, error: CodeModeError | None) -> None:
     ended = error is not None
     if bundle is not None:
         click.echo(readable(bundle.final_answer), err=ended)
@@ -145,20 +148,20 @@ def _tell(bundle: Bundle | None, error: CodeModeError | None) -> None:
         tokens = bundle.answer_tokens
         counted = "" if tokens is None else f", {tokens.tokens:,} tokens ({tokens.tokenizer})"
         click.echo(
-            f"{'partial: ' if ended else ''}{bundle.records_seen:,} seen, "
-            f"{bundle.records_emitted:,} given, fuel {bundle.fuel_used:,}{counted}",
+            f"{'partial: ' if ended else ''}{bundle.records_seen:,} notes read, "
+            f"{bundle.records_emitted:,} returned, fuel {bundle.fuel_used:,}{counted}",
             err=True,
         )
     if error is not None:
         more = ""
         if isinstance(error, Halted):
-            more = "; to give more: --fuel N"
+            more = "; to give it more: --fuel N"
         elif isinstance(error, WallTimeExceeded):
-            more = "; to give more: --wall-ms N"
+            more = "; to give it more: --wall-ms N"
         click.echo(f"{error.code}: {plain(str(error), chars_max=300)}{more}", err=True)
 
 
-# `tally recall --verify`: a receipt of either kind, held against the memory as it is now.
+# `tally recall --verify`: check a receipt of either kind against the memory as it is now.
 
 
 _WHY_CHARS_MAX = 300
@@ -181,9 +184,10 @@ class By:
 def verify_receipt(
     named: str, query: str | None, *, by: By, tenant: str | None, as_json: bool
 ) -> int:
-    """Check a receipt by its file, or by its id. The exit code says what came of it.
+    """Check a receipt, named by its file or by its id; print the result, return the exit code.
 
-    With JSON what does not hold is told as what does: in one object.
+    Without JSON, raise `ReceiptError` if the receipt does not hold. With JSON, the error is a field
+    of the object that is printed.
     """
     checked: CheckedReceipt | None = None
     try:
@@ -208,7 +212,7 @@ def verify_receipt(
 
 
 def _check_own(named: str, query: str | None, *, tenant: str | None) -> Verified | VerifiedForget:
-    with opened(tenant) as memory:
+    with open_memory(tenant) as memory:
         receipt = _receipt(memory, named)
         if isinstance(receipt, ReceiptFile):
             query = receipt.query if query is None else query
@@ -216,7 +220,9 @@ def _check_own(named: str, query: str | None, *, tenant: str | None) -> Verified
         if isinstance(receipt, RecallReceipt):
             return memory.verify(receipt, query=query)
         if query is not None:
-            raise UsageError("the receipt is of a forgetting, which has no query")
+            raise UsageError(
+                "this is the receipt of a forget, which has no query; leave out --query"
+            )
         return verify_forgotten(memory.store, receipt, keys=memory.keys.by_id)
 
 
@@ -239,7 +245,7 @@ def _opened_copy(tenant: str | None) -> Iterator[Memory]:
     """A copy of somebody else's memory, kept under a name here."""
     with ExitStack() as stack:
         try:
-            memory = stack.enter_context(opened(tenant))
+            memory = stack.enter_context(open_memory(tenant))
         except UsageError as error:
             raise UsageError(f"{error}; a copy elsewhere is named with --against FILE") from None
         yield memory
@@ -286,7 +292,7 @@ def _lines(
 ) -> Iterator[str]:
     notes = len(verified.notes)
     if isinstance(verified, VerifiedForget):
-        yield f"held: forgetting {verified.forget_id}, {counted(notes, 'note')}"
+        yield f"held: forget {verified.forget_id}, {quantity(notes, 'note')}"
     else:
         held = sum(state == "held" for _, state in verified.notes)
         yield f"held: recall {verified.read_id}, notes still there: {held:,} of {notes:,}"
@@ -317,15 +323,15 @@ def _trust(checked: CheckedReceipt) -> str:
 def _ranking(verified: Verified, why_not: str) -> str:
     match verified.ranking:
         case "same":
-            return "ranking: made again, and the same to the last digit"
+            return "ranking: computed again, and the same to the last digit"
         case "close":
-            return "ranking: made again; the same notes in the same order, the last digits differ"
+            return "ranking: computed again; same notes, same order, and the last digits differ"
         case "erased":
             why = plain(verified.difference or "", chars_max=_WHY_CHARS_MAX)
-            return f"ranking: differs, as notes of its scope were erased: {why}"
+            return f"ranking: differs, since notes of its scope were erased: {why}"
         case "not_recomputed" if why_not:
-            return f"ranking: not made again: {plain(why_not, chars_max=_WHY_CHARS_MAX)}"
+            return f"ranking: not computed again: {plain(why_not, chars_max=_WHY_CHARS_MAX)}"
         case "not_recomputed":
-            return "ranking: not made again; --query TEXT says what was asked"
+            return "ranking: not computed again; to do that, add the query: --query TEXT"
         case _:
             assert_never(verified.ranking)

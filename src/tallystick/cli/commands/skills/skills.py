@@ -1,4 +1,4 @@
-"""`tally skills`: which skills there are, what each says, and whether it is well made."""
+"""`tally skills`: list, show, check, make and install skills; show what a model sees of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from tallystick.cli.exit_codes import FAILED, OK
-from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.parts import JSON, echo_json, echo_line
+from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError
 from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
 from tallystick.settings.files import config_directory
@@ -42,20 +42,20 @@ from tallystick.skills.places import (
 from tallystick.skills.skills import Skills, filled_in
 from tallystick.skills.trust import Admitted, SkillTrust
 
-# What the commands of `tally skills` share: their options, and the skills that are found here.
+# Shared by the commands of `tally skills`: options, and the search for skills.
 
 
 _SHOWN_CHARS_MAX = 200
 
 DIRECTORIES = click.option(
     "--dir", "directories", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
-    help="Look for skills here and nowhere else; may be repeated.",
+    help="Look for skills only in this directory. May be repeated.",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSkills:
-    """Where was looked, all that was found there, and what of it may be used."""
+    """The skills that were found in the layers, and those of them that may be used."""
 
     layers: FoundLayers
     registry: Registry
@@ -64,21 +64,27 @@ class FoundSkills:
     warnings: tuple[str, ...]
 
     def find(self, name: str) -> Skill:
-        """The skill that counts under a name; if none does, the one that would."""
+        """Return the skill that runs would use under a name, or else one that they may not use.
+
+        Raise `SkillNotFound` if there is neither.
+        """
         try:
             return self.admitted.registry.find(name)
         except SkillNotFound:
             return self.registry.find(name)
 
-    def refused(self) -> Registry:
-        """Those that may not be used, the highest of each id."""
+    def refused_skills(self) -> Registry:
+        """Return the skills that may not be used; of each id, that of the highest layer."""
         first: dict[str, Skill] = {}
         for each in self.admitted.refused:
             first.setdefault(each.skill.id, each.skill)
         return Registry(skills=tuple(first[id] for id in sorted(first)))
 
     def folder_of(self, name: str) -> Path:
-        """The folder of a skill, also of one that failed."""
+        """Return the folder of a skill, even if it could not be read.
+
+        Raise `SkillNotFound` if there is none.
+        """
         try:
             return self.find(name).folder.path
         except SkillNotFound:
@@ -89,13 +95,16 @@ class FoundSkills:
             return path
 
     def why_not(self, skill: Skill) -> str | None:
-        """Why a skill may not be used, if so."""
+        """Return the reason why a skill may not be used; None if it may."""
         found = (each.why for each in self.admitted.refused if each.skill is skill)
         return next(found, None)
 
 
 def find_skills(directories: Sequence[Path] = ()) -> FoundSkills:
-    """Look in these directories; without any, in all layers. The policy holds in either case."""
+    """Find the skills in these directories; without any, in all layers.
+
+    The user's policy of trust is applied in either case.
+    """
     settings = load_settings()
     layers = (
         named_layers(directories)
@@ -113,14 +122,15 @@ def find_skills(directories: Sequence[Path] = ()) -> FoundSkills:
 
 
 def skill_trust(settings: SkillSettings | None = None) -> SkillTrust:
-    """Trust as this user keeps it."""
+    """Open this user's trust in skills, which is stored in the configuration directory."""
     return SkillTrust(config_directory(os.environ), settings=settings)
 
 
 def folder_named(text: str) -> Path | None:
-    """The folder of a skill if that is what a text names: by a path, or by its SKILL.md.
+    """Return the folder that a text names by its path or by the path of its SKILL.md.
 
-    A word that is both a folder here and a skill's id is the folder if there is a SKILL.md in it.
+    Return None if the text is the name of a skill. A word that could be either is a folder if a
+    SKILL.md is in it.
     """
     path = Path(text).expanduser()
     if path.name in SKILL_FILES and not os.path.isdir(path):
@@ -132,7 +142,10 @@ def folder_named(text: str) -> Path | None:
 
 
 def folder_to_check(text: str, directories: Sequence[Path] = ()) -> Path:
-    """The folder that a path or a name means, whatever is in it."""
+    """Return the folder that a path or a name means, even if it has no valid skill.
+
+    Raise `UsageError` if it is no directory, and `SkillNotFound` for an unknown name.
+    """
     path = folder_named(text)
     if path is None:
         try:
@@ -147,7 +160,7 @@ def folder_to_check(text: str, directories: Sequence[Path] = ()) -> Path:
 
 
 def skill_in(path: Path) -> Skill:
-    """The skill in a folder that a command names."""
+    """Read the skill in a folder. Raise `UsageError` if there is none that can be read."""
     if not os.path.isdir(path):
         raise UsageError(f"{one_line(str(path))}: there is no such directory")
     try:
@@ -158,18 +171,18 @@ def skill_in(path: Path) -> Skill:
 
 def echo_problems(problems: Iterable[Problem], *, err: bool = False) -> None:
     for each in problems:
-        click.echo(f"{each.level}: {each.code}: {one_line(each.message)}", err=err)
+        echo_line(f"{each.level}: {each.code}: {one_line(each.message)}", err=err)
 
 
-def shown(text: str) -> str:
-    """A text of a stranger, short and safe, on one line."""
+def short_text(text: str) -> str:
+    """Return a text on one line, at most 200 characters, safe for a terminal."""
     line = flat(text)
     cut = line if len(line) <= _SHOWN_CHARS_MAX else f"{line[:_SHOWN_CHARS_MAX]}…"
     return one_line(cut)
 
 
-def text_shown(text: str) -> str:
-    """A text of many lines with nothing in it that a terminal obeys."""
+def safe_text(text: str) -> str:
+    """Return a text of many lines with escapes for what a terminal would act on."""
     if all(each.isprintable() or each in "\n\t" for each in text):
         return text
     return "".join(
@@ -177,10 +190,10 @@ def text_shown(text: str) -> str:
     )
 
 
-# `tally skills`: which skills there are, what each says, and whether it is well made.
+# `tally skills`: list, show, check, make and install skills.
 
 
-# Imported when they are called: signatures and recorded runs take longer to load than the others.
+# Imported only when they are called, since they load the code of signatures and of recorded runs.
 _ELSEWHERE = {
     "sign": "tallystick.cli.commands.skills.trust",
     "trust": "tallystick.cli.commands.skills.trust",
@@ -191,7 +204,7 @@ _ELSEWHERE = {
 
 
 class _Group(click.Group):
-    """Has the commands of this module, and finds those of the others by name."""
+    """A group with the commands of this module, which finds those of other modules by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*self.commands, *_ELSEWHERE])
@@ -210,6 +223,8 @@ class _Group(click.Group):
 def command() -> None:
     r"""Find, read, check, trust and install skills.
 
+    A skill is a folder with instructions (SKILL.md) that a run may load.
+
     \b
     Example:
         tally skills list
@@ -221,7 +236,9 @@ def command() -> None:
 @DIRECTORIES
 @JSON
 def list_command(directories: tuple[Path, ...], as_json: bool) -> int:
-    r"""List every skill that is found, and of each whether it counts, or why not.
+    r"""List all skills, and why some are not used.
+
+    Skills are looked for in layers. Of skills with the same id, that of the highest layer is used.
 
     \b
     Example:
@@ -235,16 +252,16 @@ def list_command(directories: tuple[Path, ...], as_json: bool) -> int:
         layers = [{"layer": each.name, "path": str(each.path)} for each in found.layers.layers]
         echo_json({"order": LAYER_ORDER, "layers": layers, "skills": rows, "notes": notes})
         return OK
-    click.echo(f"layers, from high to low: {', '.join(LAYER_ORDER)}")
+    echo_line(f"layers, from high to low: {', '.join(LAYER_ORDER)}", indent=2)
     for each in found.layers.layers:
-        there = "" if os.path.isdir(each.path) else "  (not there)"
+        there = "" if os.path.isdir(each.path) else "  (does not exist)"
         click.echo(f"  {each.name:<11}  {one_line(str(each.path))}{there}")
     if not rows:
-        click.echo("no skills; to make one: tally skills new NAME")
+        click.echo("there are no skills; to make one: tally skills new NAME")
     width = max((len(row["id"]) for row in rows), default=0)
     for row in rows:
         why = f": {row['why']}" if row["why"] else ""
-        click.echo(f"{one_line(row['id']):<{width}}  {row['layer']:<11}  {row['state']}{why}")
+        echo_line(f"{one_line(row['id']):<{width}}  {row['layer']:<11}  {row['state']}{why}")
     for note in (*notes, *(f"warning: {each}" for each in found.warnings)):
         click.echo(one_line(note), err=True)
     return OK
@@ -254,7 +271,7 @@ def _rows(found: FoundSkills) -> Iterator[dict[str, Any]]:
     usable = found.admitted.registry
     for skill in usable.skills:
         disabled = skill.manifest.disable_model_invocation
-        why = "not for models to load; a user can, by its name" if disabled else ""
+        why = "models may not load it; a user may: tally run --skill NAME" if disabled else ""
         yield _row(skill, "disabled" if disabled else "ok", why)
     for each in usable.shadowed:
         by = f"by {each.by.layer} {one_line(str(each.by.folder.path))}"
@@ -280,10 +297,10 @@ def _row(skill: Skill, state: str, why: str) -> dict[str, Any]:
 @command.command("show")
 @click.argument("name", metavar="NAME|PATH")
 @DIRECTORIES
-@click.option("--body", "with_body", is_flag=True, help="Print its instructions as well.")
+@click.option("--body", "with_body", is_flag=True, help="Print the instructions of the skill too.")
 @click.option(
     "--args", "arguments", multiple=True, metavar="TEXT",
-    help="Print its instructions with this argument in its place; may be repeated.",
+    help="Print the instructions with this argument filled in. May be repeated.",
 )  # fmt: skip
 @JSON
 def show_command(
@@ -293,7 +310,9 @@ def show_command(
     arguments: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    r"""Show what a skill says of itself, its files, and what is wrong with it.
+    r"""Show the head of a skill, its files and its problems.
+
+    Exit code 1 if the skill cannot be read.
 
     \b
     Example:
@@ -321,19 +340,23 @@ def show_command(
     for key, value in msgspec.structs.asdict(skill.manifest).items():
         text = _field(value)
         if text:
-            click.echo(f"{key:<16}  {text}")
-    click.echo(f"{'digest':<16}  {bundle.sha256}")
+            echo_line(f"{key:<16}  {text}", indent=18)
+    echo_line(f"{'digest':<16}  {bundle.sha256}", indent=18)
     for file in bundle.files:
         click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
     echo_problems(skill.problems)
     if why_not is not None:
         click.echo(f"not used: {why_not}", err=True)
     if body is not None:
-        click.echo(f"\n{text_shown(body)}")
+        click.echo(f"\n{safe_text(body)}")
     return OK
 
 
 def _found_or_failed(found: FoundSkills, name: str) -> Skill | None:
+    """Return a skill; print why and return None if it could not be read.
+
+    Raise `SkillNotFound` if there is none of this name.
+    """
     try:
         return found.find(name)
     except SkillNotFound:
@@ -361,7 +384,7 @@ def _field(value: object) -> str:
         case None:
             return ""
         case _:
-            return shown(str(value))
+            return short_text(str(value))
 
 
 @command.command("lint")
@@ -369,7 +392,9 @@ def _field(value: object) -> str:
 @DIRECTORIES
 @JSON
 def lint_command(names: tuple[str, ...], directories: tuple[Path, ...], as_json: bool) -> int:
-    r"""Check skills against the public specification, strictly. Exit code 1 on errors.
+    r"""Check skills against the public specification.
+
+    Exit code 1 if there are errors, 0 if there are only warnings.
 
     \b
     Example:
@@ -386,28 +411,28 @@ def lint_command(names: tuple[str, ...], directories: tuple[Path, ...], as_json:
         )
     else:
         for name, problems in reports.items():
-            click.echo(f"{one_line(name)}: {_counted(problems)}")
+            click.echo(f"{one_line(name)}: {_problem_counts(problems)}")
             echo_problems(problems)
     failed = any(each.level == "error" for problems in reports.values() for each in problems)
     return FAILED if failed else OK
 
 
-def _counted(problems: tuple[Any, ...]) -> str:
+def _problem_counts(problems: tuple[Any, ...]) -> str:
     errors = sum(each.level == "error" for each in problems)
     if not problems:
         return "ok"
-    return f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+    return f"{quantity(errors, 'error')}, {quantity(len(problems) - errors, 'warning')}"
 
 
 @command.command("new")
 @click.argument("name")
 @click.option(
     "--dir", "directory", type=click.Path(path_type=Path), metavar="DIR",
-    help="Make it in this directory; else in the project's .agents/skills.",
+    help="Make the skill in this directory.  [default: .agents/skills of the project]",
 )  # fmt: skip
 @JSON
 def new_command(name: str, directory: Path | None, as_json: bool) -> int:
-    r"""Make a skill to go on from.
+    r"""Make the folder of a new skill, with a SKILL.md to edit.
 
     \b
     Example:
@@ -419,18 +444,27 @@ def new_command(name: str, directory: Path | None, as_json: bool) -> int:
         echo_json({"name": name, "path": str(path), "files": ["SKILL.md"]})
     else:
         click.echo(one_line(str(path / "SKILL.md")))
-        click.echo("write it, then: tally skills lint, tally skills trust", err=True)
+        click.echo("edit it, then: tally skills lint, tally skills trust", err=True)
     return OK
 
 
 @command.command("install")
 @click.argument("path", type=click.Path(path_type=Path))
-@click.option("--user", "where", flag_value="user", default="user", help="Into ~/.agents/skills.")
-@click.option("--project", "where", flag_value="project", help="Into the project's .agents/skills.")
-@click.option("--force", is_flag=True, help="Replace a skill of that name.")
+@click.option(
+    "--user",
+    "where",
+    flag_value="user",
+    default="user",
+    help="Install it in ~/.agents/skills, for all projects. This is the default.",
+)
+@click.option("--project", "where", flag_value="project",
+    help="Install it in the project's .agents/skills.")  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace an installed skill of this name.")
 @JSON
 def install_command(path: Path, where: str, force: bool, as_json: bool) -> int:
-    r"""Copy a skill's folder to where it is found. Nothing of it is run.
+    r"""Install a skill: copy its folder to where runs find it.
+
+    No script of the skill is run.
 
     \b
     Example:
@@ -451,36 +485,50 @@ def install_command(path: Path, where: str, force: bool, as_json: bool) -> int:
     echo_problems(problems, err=True)
     word = "replaced" if done.replaced else "installed"
     click.echo(f"{word} {one_line(str(done.path))}")
-    click.echo(f"{counted(len(done.bundle.files), 'file')}, digest {done.bundle.sha256}")
+    click.echo(f"{quantity(len(done.bundle.files), 'file')}, digest {done.bundle.sha256}")
     if where == "project":
         click.echo(f"to use it here: tally skills trust {one_line(skill.name)}", err=True)
     return OK
 
 
 def _project_directory() -> Path:
+    """Return the project's .agents/skills. Raise `UsageError` if that is a link out of it."""
     root = project_root()
     path = root / PROJECT_DIRECTORIES[0]
-    # A project may have made it a link; what is written then lands somewhere else.
+    # A cloned project may have a link in this place, which would write outside of the project.
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
-        raise UsageError(f"{one_line(str(path))} is a link out of the project")
+        raise UsageError(
+            f"{one_line(str(path))} is a link out of the project; remove it, or use --user"
+        )
     return path
 
 
-# `tally skills catalog` and `match`: what a model would be shown of the skills, and why.
+# `tally skills catalog` and `match`: show what a model would see of the skills, and why.
 
 
 @command.command("catalog")
 @DIRECTORIES
 @click.option(
     "--budget", type=click.IntRange(min=0), metavar="N",
-    help="Room for the text, in characters; with --reference in bytes. Else `skills_budget`.",
+    help="Let the text have at most N characters; with --reference, N bytes.  [default: the "
+    "setting skills_budget]",
 )  # fmt: skip
-@click.option("--reference", is_flag=True, help="As other hosts of skills do it, byte for byte.")
-@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="List N skills at most.")
-@click.option("--match", "prompt", metavar="TEXT", help="List those first that fit this prompt.")
-@click.option("--pin", multiple=True, metavar="ID", help="List this one first; may be repeated.")
-@click.option("--loaded", multiple=True, metavar="ID", help="It was loaded; may be repeated.")
-@click.option("--used", multiple=True, metavar="ID", help="It was used; may be repeated.")
+@click.option(
+    "--reference",
+    is_flag=True,
+    help="Print the text that other hosts of skills print, byte for byte.",
+)
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help="List at most N skills.")
+@click.option("--match", "prompt", metavar="TEXT", help="List skills that fit this prompt first.")
+@click.option("--pin", multiple=True, metavar="ID", help="List this skill first. May be repeated.")
+@click.option(
+    "--loaded", multiple=True, metavar="ID",
+    help="Count this skill as loaded. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--used", multiple=True, metavar="ID",
+    help="Count this skill as used. May be repeated.",
+)  # fmt: skip
 @JSON
 def catalog_command(
     directories: tuple[Path, ...],
@@ -493,14 +541,16 @@ def catalog_command(
     used: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    r"""Print the text that tells a model of the skills, and of each why it is there or not.
+    r"""Print the list of skills that a model would see.
+
+    Skills that are left out are named on stderr, with the reason.
 
     \b
     Example:
         tally skills catalog --dir ./skills --budget 500 --json
     """
     if reference and pin:
-        raise UsageError("--pin is not for --reference, which lists skills by their ids")
+        raise UsageError("--reference lists skills in the order of their ids; leave out --pin")
     found = find_skills(directories)
     registry = found.admitted.registry
     cards = registry.cards()
@@ -528,7 +578,7 @@ def catalog_command(
         echo_json({"rendered": catalog.rendered, "evidence": catalog.evidence})
         return OK
     if catalog.rendered:
-        click.echo(text_shown(catalog.rendered))
+        click.echo(safe_text(catalog.rendered))
     evidence = catalog.evidence
     unit = "bytes" if reference else "characters"
     click.echo(
@@ -539,19 +589,22 @@ def catalog_command(
     for card in evidence.cards:
         if card.omitted_reason is not None:
             click.echo(f"  omitted {one_line(card.id)}: {card.omitted_reason}", err=True)
-    _tell_refused(found)
+    _echo_refused(found)
     return OK
 
 
-def _tell_refused(found: FoundSkills) -> None:
-    """Of what may not be used, nothing else is said here: its card is a stranger's."""
+def _echo_refused(found: FoundSkills) -> None:
+    """Print how many skills may not be used. Their texts are not shown: nobody trusts them yet."""
     count = len(found.admitted.refused)
     if count:
-        click.echo(f"not used: {count}; tally skills list says why", err=True)
+        click.echo(f"not used: {quantity(count, 'skill')}; to see why: tally skills list", err=True)
 
 
 def _as_written(skill: Skill) -> Card:
-    """The card with its texts as they stand in its head: lines are kept, and none is made up."""
+    """Return the card of a skill with the texts of its head as written, line ends included.
+
+    A text that is missing in the head is empty here, not derived from the body.
+    """
     fields = split(skill.folder.read(skill.file, bytes_max=FILE_BYTES_MAX)).fields or {}
     texts = {key: fields.get(key) for key in ("short", "description", "when_to_use")}
     own = {key: text for key, text in texts.items() if isinstance(text, str)}
@@ -559,7 +612,7 @@ def _as_written(skill: Skill) -> Card:
 
 
 def _matches(prompt: str, cards: Sequence[Card]) -> dict[str, Match]:
-    """All that fit, not only the best: here they give an order."""
+    """Return all skills that fit a prompt, by id. The catalog is ordered by them."""
     return {each.id: each for each in match_skills(prompt, cards).candidates}
 
 
@@ -567,17 +620,21 @@ def _matches(prompt: str, cards: Sequence[Card]) -> dict[str, Match]:
 @click.argument("prompt", metavar="TEXT")
 @DIRECTORIES
 @click.option(
-    "--path", "paths", multiple=True, metavar="PATH", help="A file it is about; may be repeated."
+    "--path",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="Match also this file, which the prompt is about. May be repeated.",
 )
 @click.option(
     "--top", type=click.IntRange(min=0), default=1, show_default=True, metavar="N",
-    help="How many are taken.",
+    help="Mark the N best skills with a star.",
 )  # fmt: skip
 @JSON
 def match_command(
     prompt: str, directories: tuple[Path, ...], paths: tuple[str, ...], top: int, as_json: bool
 ) -> int:
-    r"""Say which skills fit a prompt, how well, and by what.
+    r"""Show which skills fit a prompt, with score and reason.
 
     \b
     Example:
@@ -592,8 +649,8 @@ def match_command(
     taken = {each.id for each in matching.matched}
     for each in matching.candidates:
         mark = "*" if each.id in taken else " "
-        click.echo(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {shown(each.reason)}")
+        echo_line(f"{mark} {each.score:6.3f}  {one_line(each.id)}  {short_text(each.reason)}")
     if not matching.candidates:
         click.echo("no skill fits", err=True)
-    _tell_refused(found)
+    _echo_refused(found)
     return OK

@@ -1,4 +1,4 @@
-"""`tally skills sign`, `verify`, `trust` and `untrust`: who answers for a skill."""
+"""`tally skills sign`, `verify`, `trust` and `untrust`: sign skills, and decide whom to trust."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tallystick.cli.commands.skills.skills import (
     find_skills,
     folder_named,
     folder_to_check,
-    shown,
+    short_text,
     skill_in,
     skill_trust,
 )
 from tallystick.cli.exit_codes import FAILED, OK
 from tallystick.cli.parts import JSON, echo_json
-from tallystick.cli.show import counted
+from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import ledger_path
@@ -42,7 +42,9 @@ _PUBLIC_KEY = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.argument("path", type=click.Path(path_type=Path))
 @JSON
 def sign_command(path: Path, as_json: bool) -> int:
-    r"""Sign every file of a skill with your key, which is made on first use.
+    r"""Sign every file of a skill with your key.
+
+    The key is made on first use. PATH is the folder of the skill. Needs the extra `sign`.
 
     \b
     Example:
@@ -51,11 +53,14 @@ def sign_command(path: Path, as_json: bool) -> int:
     skill = skill_in(folder_named(str(path)) or path)
     directory = config_directory(os.environ)
     if Path(os.path.realpath(directory)).is_relative_to(skill.folder.path):
-        raise UsageError(f"{one_line(str(directory))}: a key inside a skill would be given away")
+        raise UsageError(
+            f"{one_line(str(directory))}: your key is inside the skill, and would be given away "
+            "with it; move the skill"
+        )
     key = open_signing_key(directory, ledger=ledger_path())
     if key.made:
         click.echo(
-            f"made key {key.id}; give {one_line(str(key.public_path))} to those who use your "
+            f"made key {key.id}; give {one_line(str(key.public_path))} to the users of your "
             f"skills, who trust it with: tally skills trust --signer FILE",
             err=True,
         )
@@ -63,10 +68,10 @@ def sign_command(path: Path, as_json: bool) -> int:
     if as_json:
         echo_json(document)
         return OK
-    # What a signature covers is the files; a fault in them is told, and stays the signer's affair.
+    # A signature covers the files as they are, so problems in them are shown and do not prevent it.
     echo_problems(lint(skill.folder.path), err=True)
     click.echo(f"signed {one_line(str(skill.folder.path))} as {key.id}")
-    click.echo(f"{counted(len(document.files), 'file')}, digest {document.manifest_sha256}")
+    click.echo(f"{quantity(len(document.files), 'file')}, digest {document.manifest_sha256}")
     return OK
 
 
@@ -75,13 +80,15 @@ def sign_command(path: Path, as_json: bool) -> int:
 @DIRECTORIES
 @click.option(
     "--key", "key_file", type=_PUBLIC_KEY, metavar="PUB",
-    help="Who must have signed it; else anybody whom you trust.",
+    help="Require a signature of this public key.  [default: any key that you trust]",
 )  # fmt: skip
 @JSON
 def verify_command(
     name: str, directories: tuple[Path, ...], key_file: Path | None, as_json: bool
 ) -> int:
-    r"""Check a skill's signature, and every file under it. Exit code 1 if it does not hold.
+    r"""Check the signature of a skill.
+
+    Every file in its folder is compared with the signature. Exit code 1 if it does not hold.
 
     \b
     Example:
@@ -115,17 +122,22 @@ def verify_command(
 
 @click.command("trust")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option("--all", "everything", is_flag=True, help="All that are not trusted.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Trust all skills that are not trusted yet."
+)
 @click.option(
     "--signer", type=_PUBLIC_KEY, metavar="FILE",
-    help="Trust whatever the holder of this public key signs.",
+    help="Trust all skills that are signed with this public key, now and later.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Trust without asking.")
 @JSON
 def trust_command(
     names: tuple[str, ...], everything: bool, signer: Path | None, yes: bool, as_json: bool
 ) -> int:
-    r"""Let skills of this project be used, as long as no file of theirs changes.
+    r"""Let runs use skills of this project.
+
+    The files of each skill are listed first. The trust in a skill ends when one of its files
+    changes.
 
     \b
     Example:
@@ -134,19 +146,19 @@ def trust_command(
     """
     if signer is not None:
         if names or everything:
-            raise UsageError("--signer is a key to trust; skills are named without it")
+            raise UsageError("--signer trusts a key; leave out the names of skills and --all")
         return _trust_signer(signer, yes=yes, as_json=as_json)
     found = find_skills()
-    skills = _to_trust(found, names, everything=everything)
+    skills = _skills_to_trust(found, names, everything=everything)
     if everything and not skills:
         click.echo("nothing to trust", err=True)
     bundles = {skill.id: bundle_of(skill.folder) for skill in skills}
     if not as_json:
         for skill in skills:
-            _tell(skill, bundles[skill.id])
+            _echo_skill(skill, bundles[skill.id])
     if skills and not yes:
         click.confirm(
-            f"trust {counted(len(skills), 'skill')} as they are now?", abort=True, err=True
+            f"trust {quantity(len(skills), 'skill')} as they are now?", abort=True, err=True
         )
     if skills:
         skill_trust().note({skill.folder.path: bundles[skill.id] for skill in skills})
@@ -165,12 +177,12 @@ def trust_command(
     return OK
 
 
-def _to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> list[Skill]:
-    refused = found.refused()
+def _skills_to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> list[Skill]:
+    refused = found.refused_skills()
     if found.settings.require_signature and refused.skills:
         raise UsageError(
-            "skills_require_signature is set, so trust in files does not help; trust who signs "
-            "them: tally skills trust --signer FILE.pub"
+            "skills_require_signature is set, so only signed skills are used; trust the key that "
+            "signs them: tally skills trust --signer FILE.pub"
         )
     if everything:
         names = [each.id for each in refused.skills if not each.manifest.require_signature]
@@ -178,12 +190,16 @@ def _to_trust(found: FoundSkills, names: Iterable[str], *, everything: bool) -> 
     chosen = [_find_refused(found, refused, name) for name in names]
     if not chosen:
         waiting = ", ".join(one_line(each.id) for each in refused.skills)
-        told = f"not trusted are {waiting}" if waiting else "all that were found are trusted"
-        raise UsageError(f"name the skills to trust, or --all; {told}")
+        state = f"not trusted are {waiting}" if waiting else "all that were found are trusted"
+        raise UsageError(f"name the skills to trust, or use --all; {state}")
     return [each for each in chosen if each is not None]
 
 
 def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | None:
+    """Find a skill that is not trusted yet; of one that is used already, say so and return None.
+
+    Raise `UsageError` for a skill that requires a signature, `SkillNotFound` for an unknown name.
+    """
     try:
         skill = refused.find(name)
     except SkillNotFound:
@@ -192,15 +208,15 @@ def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | N
         return None
     if skill.manifest.require_signature:
         raise UsageError(
-            f"{one_line(skill.id)} asks for a signature itself, so trust in its files does not "
-            f"help; trust who signed it: tally skills trust --signer FILE.pub"
+            f"{one_line(skill.id)} requires a signature itself, so it is not used without one; "
+            f"trust the key that signed it: tally skills trust --signer FILE.pub"
         )
     return skill
 
 
-def _tell(skill: Skill, bundle: Bundle) -> None:
+def _echo_skill(skill: Skill, bundle: Bundle) -> None:
     click.echo(f"{one_line(skill.id)}  {one_line(str(skill.folder.path))}")
-    click.echo(f"  {shown(skill.manifest.description)}")
+    click.echo(f"  {short_text(skill.manifest.description)}")
     for file in bundle.files:
         click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
     click.echo(f"  digest {bundle.sha256}")
@@ -219,17 +235,17 @@ def _trust_signer(path: Path, *, yes: bool, as_json: bool) -> int:
 
 @click.command("untrust")
 @click.argument("names", nargs=-1, metavar="[NAME|PATH...]")
-@click.option("--signer", metavar="FILE|FINGERPRINT", help="Take back the trust in this key.")
+@click.option("--signer", metavar="FILE|FINGERPRINT", help="Trust this key no longer.")
 @JSON
 def untrust_command(names: tuple[str, ...], signer: str | None, as_json: bool) -> int:
-    r"""Take back the trust in skills, or in who signs them.
+    r"""End the trust in skills, or in a key.
 
     \b
     Example:
         tally skills untrust deploy
     """
     if bool(names) is (signer is not None):
-        raise UsageError("name the skills, or a key with --signer")
+        raise UsageError("name skills, or a key with --signer, not both")
     trust = skill_trust()
     if signer is not None:
         id = read_public_key(Path(signer)).id if os.path.isfile(signer) else signer.lower()
@@ -250,7 +266,10 @@ def untrust_command(names: tuple[str, ...], signer: str | None, as_json: bool) -
 
 
 def _folders(found: FoundSkills, name: str) -> list[Path]:
-    """Where trust in a skill may be noted: a project and a directory above may both have it."""
+    """Return the folders for which trust in a skill may be stored.
+
+    There can be several: a project and a directory above it may both have a skill of this name.
+    """
     path = folder_named(name)
     if path is not None:
         return [path]

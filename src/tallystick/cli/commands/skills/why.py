@@ -1,4 +1,4 @@
-"""`tally skills why`: what became of a skill in a run, or would now, in a sentence."""
+"""`tally skills why`: say in a sentence why a skill was listed, loaded or used, or was not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tallystick.cli.commands.skills.skills import DIRECTORIES, find_skills
-from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.client import Session
 from tallystick.runtime.runs.history import resolve_run, whole_records
@@ -25,9 +25,10 @@ _SENTENCE_CHARS_MAX = 2_000
 @DIRECTORIES
 @JSON
 def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_json: bool) -> int:
-    r"""Say why a skill was listed, loaded or used in RUN, or was not; without RUN, would be now.
+    r"""Say why a skill was listed, loaded or used, or was not.
 
-    RUN is an id, the beginning of one, or `last`. What is said of a run comes from its record.
+    With RUN, an id, the beginning of one, or `last`, the answer comes from the record of that run.
+    Without RUN, it is for a run that would start now.
 
     \b
     Example:
@@ -37,7 +38,7 @@ def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_js
     if as_json:
         echo_json(found)
     else:
-        click.echo(plain(found.sentence, chars_max=_SENTENCE_CHARS_MAX))
+        echo_line(plain(found.sentence, chars_max=_SENTENCE_CHARS_MAX), indent=0)
     return 0
 
 

@@ -52,7 +52,10 @@ class Group:
         _put(f"{self.path}/cgroup.procs", str(pid))
 
     def end(self) -> None:
-        """Kill every process in the group, and remove it. If that fails, leave it."""
+        """Kill every process in the group, and remove it, in 50 tries of a millisecond.
+
+        If that fails, leave it. A later launcher removes it, once this one has ended.
+        """
         with contextlib.suppress(OSError):
             _put(f"{self.path}/cgroup.kill", "1")
         for _ in range(_TRIES):

@@ -259,7 +259,7 @@ def _wait_and_copy(control: socket.socket) -> None:
         try:
             copy = _fork()
         except OSError:
-            copy = -1
+            copy = -1  # Not 0: this process goes on as the one that waits.
             _send_on(descriptors[0], {"cannot": True})
         if copy:
             for each in descriptors:
@@ -279,7 +279,10 @@ def _wait_and_copy(control: socket.socket) -> None:
 def _run_copy(
     control: socket.socket, message: dict[str, Any], descriptors: list[int], where: str
 ) -> str:
-    """Carry out the order for which the copy was made. Return the directory it ends in."""
+    """Carry out the order for which the copy was made. Return the directory it ends in.
+
+    Afterwards the copy holds the namespace and waits for orders. One that packs variables ends.
+    """
     what = message["do"]
     if what == "run":
         where = _enter_directory(where)

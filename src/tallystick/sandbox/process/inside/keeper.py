@@ -187,7 +187,7 @@ class Keeper:
         """Return the next message of a process, and answer requests for shared memory meanwhile.
 
         The process itself may be waiting for such memory. Raise `ConnectionLost` if no message
-        comes in time.
+        comes in time, by default 3 s.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -239,7 +239,7 @@ class Keeper:
         """Start a program, and tell the host so. If the namespace is lost, start in a new one.
 
         The message to the host says if variables were lost, and if processes were ended to make
-        room.
+        room. If the program cannot be started, after 50 tries at most, it says that.
         """
         swept = self._make_room(message["memory_bytes"])
         order = {key: message[key] for key in ("do", "memory_bytes", "where", "seed")}
@@ -256,6 +256,7 @@ class Keeper:
                 time.sleep(_MOMENT_SECONDS)
                 continue
             except ConnectionLost:
+                # The namespace does not answer. A new one that does not either is no use.
                 if self._lost:
                     break
                 self._lose()
@@ -482,16 +483,20 @@ class Keeper:
         room = self._quick_room(found)
         if sum(task.busy for task in found.values()) > _CROWD:
             self._crowded = _CROWDED_LOOKS
+        # The quick count is too high where memory is shared. For a while, the last exact count is
+        # used instead, less the most that can have been added since.
         if room < 0 and self._counted is not None and began < self._counted.valid_until:
             room = self._counted.room - self._counted.growth.since(found)
             room -= self._others() - self._counted.others
         if room < 0 or self._crowded:
+            # Only an exact count may end programs, and it is right only while they are stopped.
             if not self._has_stopped(began):
                 self._look_at = time.monotonic() + _LOOK_SECONDS_MIN
                 return
             room = self._exact_room(found)
             if room < 0:
                 self._end_for_memory()
+                # All but ours were ended, so there is room again.
                 found = {pid: task for pid, task in found.items() if pid in self._before}
                 room = self._memory
             else:

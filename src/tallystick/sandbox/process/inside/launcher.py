@@ -42,7 +42,10 @@ _ENCODINGS = ("ascii", "latin-1", "utf-8-sig", "idna")
 
 
 def main() -> None:
-    """Serve the host that started this process, until it is gone."""
+    """Serve the host that started this process, until it is gone or closes the connection.
+
+    The boxes end with this process.
+    """
     host = socket.socket(fileno=int(sys.argv[1]))
     prelude = sys.argv[2]
     kernel.set_name("tally-launcher")
@@ -64,10 +67,13 @@ def main() -> None:
     messages.send(host, {"found": host_check.check_layers(), "root": os.geteuid() == 0})
     with contextlib.suppress(OSError):
         cgroup.clear_left_behind(cgroup.own_group_path())
+    # The connection alone does not show that the host is gone: a process that the host forked has
+    # the other end too.
     parent = kernel.syscall(_PIDFD_OPEN, os.getppid(), 0)
     poll = select.poll()
     poll.register(host, select.POLLIN)
     poll.register(parent, select.POLLIN)
+    # A signal writes to this pipe, so the end of a box cannot be missed between two polls.
     wakes, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     poll.register(wakes, select.POLLIN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -227,6 +233,7 @@ def _be_keeper(order: dict[str, Any], host: socket.socket, ready: int) -> None:
         kernel.set_name("tally-keeper")
         kernel.no_new_privileges()
         kernel.set_dumpable(False)
+        # Again, because a change of the user undoes it.
         kernel.die_with_parent(signal.SIGKILL)
         Keeper(
             host,

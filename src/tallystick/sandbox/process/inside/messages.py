@@ -31,7 +31,10 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(to: socket.socket, message: Mapping[str, Any], descriptors: Iterable[int] = ()) -> None:
-    """Send a message. Raise `ConnectionLost` if the other end is closed, or does not take it."""
+    """Send a message. Raise `ConnectionLost` if the other end is closed, or does not take it.
+
+    The descriptors stay open here.
+    """
     packed = array.array("i", descriptors)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if packed else []
     try:
@@ -129,7 +132,7 @@ def read_frame(sock: socket.socket) -> tuple[int, bytes]:
 
 
 def write_frame(sock: socket.socket, kind: int, body: bytes) -> None:
-    """Send a frame."""
+    """Send a frame; wait while its buffer is full. Raise `OSError` if the other side is gone."""
     head = _pack(kind, _len(body))
     # A short body goes out in one call with its head. A long one is not copied for that.
     if _len(body) < 65_536:

@@ -123,8 +123,9 @@ def start(
 def copy_of(process: Process, message: dict[str, Any], more: list[int]) -> Process:
     """Let a waiting interpreter fork a copy of itself, and return the copy.
 
-    `message` says what the copy does, and `more` are descriptors for it. Raise `TooManyProcesses`
-    if the box may have no more processes, and `ConnectionLost` if there is no answer.
+    `message` says what the copy does, and `more` are descriptors for it, which stay open here.
+    Raise `TooManyProcesses` if the box may have no more processes, and `ConnectionLost` if there is
+    no answer within 3 s.
     """
     ours, theirs = messages.pair()
     try:
@@ -151,10 +152,10 @@ def reap() -> None:
 
 
 def sweep(spared: frozenset[int]) -> None:
-    """Kill every process that is not spared, and wait until they are dead, 2 s at most.
+    """Kill every process but the keeper and those spared, and wait for their end, 2 s at most.
 
     First one call stops all of them: no fork escapes that call, and stopped processes leave the
-    processor to the keeper.
+    processor to the keeper. Those that are spared continue at the end.
     """
     until, rest = time.monotonic() + _SWEEP_SECONDS, _REST_SECONDS
     while True:

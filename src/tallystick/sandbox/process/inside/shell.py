@@ -67,7 +67,10 @@ def _run(command: dict[str, Any], text: int, out: int, err: int, state: int) -> 
 
 
 def _start(command: dict[str, Any], text: int, out: int, err: int, state: int) -> int:
-    """Start bash in a process group of its own. Return its process id."""
+    """Start bash in a process group of its own. Return its process id. Raise `OSError` if it fails.
+
+    A directory that is gone is replaced by the working directory.
+    """
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     where = _place(command["where"])
     os.chdir(where)
