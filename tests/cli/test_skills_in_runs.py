@@ -170,7 +170,7 @@ def test_what_a_user_asks_for_and_cannot_have_is_said_with_what_to_do(
         "--skills", "mine", "--skill", "shelf-code"
     )
     assert "no skill 'nope'" in told("--skills", "mine", "--dry-run", "--skill", "nope")
-    assert "by its name" in told("--skills", "mine", "--skill", " ")
+    assert "the name of a skill" in told("--skills", "mine", "--skill", " ")
     assert "No closing quotation" in told("--skills", "mine", "--skill", "shelf-codes 'x")
     assert "contradict" in told("--no-skills", "--skill", "shelf-codes")
     assert "there is no such directory" in told("--skills", "nowhere")

@@ -127,7 +127,7 @@ def test_a_scope_that_is_not_large_is_ranked_as_ever(
 
         with pytest.MonkeyPatch.context() as patch:
             # As if the store had many notes more than the scope has.
-            patch.setattr(finding, "_many", lambda db: True)
+            patch.setattr(finding, "_is_large", lambda db: True)
             quick = asked(world, query, index, embedder, reader=reader, profile=profile, as_of=seq)
 
         assert (quick.hits, quick.notes) == (made.hits, made.notes)

@@ -77,7 +77,7 @@ def test_files_variables_and_the_shell_go_on_in_another_process(
 def test_what_was_saved_is_for_its_owner_only(sandbox: ProcessSandbox, tmp_path: Path) -> None:
     with opened(sandbox) as session:
         session.do(session.session.save(tmp_path / "kept"))
-        with pytest.raises(UsageError, match="there already"):
+        with pytest.raises(UsageError, match="already exists"):
             session.do(session.session.save(tmp_path / "kept"))
 
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
