@@ -114,8 +114,9 @@ def test_texts_are_read_where_they_stand_in_a_call() -> None:
     )
 
     assert [(each.path, each.text) for each in program.arguments] == [
-        ("crm.find", text) for text in "abcdef"
+        ("crm.find", text) for text in ("a", "no", "b", "c", "d", "e", "f", "ij")
     ]
+    assert program.computed == {"crm.find": 2}
 
 
 def test_a_program_that_does_not_parse_has_a_problem_and_nothing_else() -> None:

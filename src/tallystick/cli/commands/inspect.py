@@ -12,6 +12,7 @@ from tallystick.cli.parts import echo_json
 from tallystick.cli.progress import Row, budget_lines, row_text, shown_cost
 from tallystick.cli.show import (
     counted,
+    decided,
     outcome,
     plain,
     safe,
@@ -24,6 +25,7 @@ from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.machine.reply import as_program, is_program, parse_reply
 from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
+    Approval,
     AskModel,
     ModelLine,
     ModelReplied,
@@ -282,7 +284,8 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
     elif as_json:
         echo_json({"run": found, "receipt": receipt})
     else:
-        for line in _receipt_lines(found, receipt):
+        # Receipts of older runs do not list the decisions of persons; the record has them.
+        for line in _receipt_lines(found, receipt, _tally_of(records).approvals):
             click.echo(line)
     return 0
 
@@ -315,13 +318,18 @@ def _receipt_of(run: str, records: Sequence[Record]) -> Receipt:
     ended = next((each for each in records if isinstance(each, RunEnded)), None)
     if started is None or ended is None:
         raise UsageError(f"run {run} has not ended; there is no receipt yet")
-    tally = Tally()
-    for record in records:
-        tally.add(record)
+    tally = _tally_of(records)
     return tally.receipt(started, ended)
 
 
-def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
+def _tally_of(records: Sequence[Record]) -> Tally:
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return tally
+
+
+def _receipt_lines(run: str, receipt: Receipt, approvals: Sequence[Approval] = ()) -> list[str]:
     charge = receipt.charge
     total = sum(each.usd for each in receipt.models)
     unpriced = sum(each.unpriced for each in receipt.models)
@@ -344,6 +352,11 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     if receipt.step is not None and receipt.parent is not None:
         made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
     made += [_model(each) for each in receipt.models]
+    made += [
+        f"person    turn {each.turn}  {decided(each.decision, by=each.by, at=each.at)}  "
+        f"program sha256:{each.sha256}"
+        for each in receipt.approvals or approvals
+    ]
     if receipt.refused_calls:
         made.append(f"refused   {counted(receipt.refused_calls, 'call')} that no budget paid for")
     made += [f"called    {name}  {counted(count, 'time')}" for name, count in receipt.tool_calls]

@@ -104,7 +104,9 @@ class RunCapability:
         """Return what the prompt of the next turn shows of this, as it is recorded."""
         return None
 
-    def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
+    async def check(
+        self, source: str, state: RunState, asked: CheckProgram
+    ) -> ProgramChecked | None:
         """Check a program before it runs. The same program is checked alike on replay."""
         return None
 
@@ -269,10 +271,13 @@ class Opened:
         found = (each.evidence(state) for each in self._each)
         return next((each for each in found if each is not None), None)
 
-    def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
+    async def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
         """Return the verdict of the one that checks."""
-        found = (each.check(source, state, asked) for each in self._each)
-        return next(each for each in found if each is not None)
+        for each in self._each:
+            found = await each.check(source, state, asked)
+            if found is not None:
+                return found
+        raise AssertionError("a run whose programs are checked has a capability that does it")
 
     def around(
         self, scope: CallScope, state: RunState
