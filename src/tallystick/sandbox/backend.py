@@ -50,6 +50,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def text_bytes_max(self) -> int | None:
+        """The longest text that programs can read, None for any."""
+        ...
+
+    @property
     def sockets(self) -> Path | None:
         """The directory where programs find sockets of this process, None if there is none."""
         ...

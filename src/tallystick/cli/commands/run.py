@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 # After so long without an end of standard input, its reader is told what is waited for.
 _STDIN_SECONDS = 2.0
+# A pipe may never end, and what comes through it is kept in memory.
+_STDIN_BYTES_MAX = 1 << 30
 
 
 @click.command("run")
@@ -257,9 +259,15 @@ def _read_stdin(*, quiet: bool) -> bytes:
     if not quiet:
         waiting.start()
     try:
-        return sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read(_STDIN_BYTES_MAX + 1)
     finally:
         waiting.cancel()
+    if len(data) > _STDIN_BYTES_MAX:
+        raise UsageError(
+            f"standard input has more than {_STDIN_BYTES_MAX:,} bytes, which are kept in memory; "
+            "write them to a file, and give that with -f"
+        )
+    return data
 
 
 def _read(path: Path) -> Mapping[str, object]:

@@ -136,8 +136,12 @@ async def start_in(
 
 
 def _check_request(request: RunRequest, backend: Backend) -> RunClock:
-    """Return the clock of a run. Raise `UsageError` for grants or a clock that it cannot have."""
+    """Return the clock of a run.
+
+    Raise `UsageError` for grants, a clock or a text that it cannot have.
+    """
     backend.check_grants(request.grants)
+    _check_texts(request, backend)
     clock = run_clock() if request.clock is None else request.clock
     if not backend.repeatable and not clock.is_present:
         raise UsageError(
@@ -145,6 +149,17 @@ def _check_request(request: RunRequest, backend: Backend) -> RunClock:
             "out, or take the sandbox wasm"
         )
     return clock
+
+
+def _check_texts(request: RunRequest, backend: Backend) -> None:
+    most = backend.text_bytes_max
+    for each in request.inputs:
+        if most is not None and not each.is_picture and len(each.text) > most:
+            raise UsageError(
+                f"{each.name}: a text of {len(each.text):,} bytes; programs of this sandbox read "
+                f"texts of at most {most:,}: split it, or use the process sandbox "
+                "(--sandbox process)"
+            )
 
 
 def _check_names(context: RunContext, request: RunRequest) -> None:

@@ -24,6 +24,7 @@ class ProcessBackend:
     """A backend that runs native programs in boxes, which the operating system isolates."""
 
     repeatable = False
+    text_bytes_max: int | None = None
 
     def __init__(self, surface: Surface, given: ProcessSandbox | None = None) -> None:
         # Checked here, so that an impossible `accept_without` is refused before a box is made.
