@@ -141,16 +141,25 @@ class LoopThread:
 # The models of a session's runs: those that programs may ask, and those opened by name.
 
 
-def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
-    """The models that programs may ask: the run's own, and those that were given by name."""
+def models_for_programs(
+    own: Model, others: Mapping[str, Model], sub: Callable[[], Model] | None = None
+) -> FindModel:
+    """The models that programs may ask: the run's own, `sub`, and those that were given by name.
+
+    A call that names none asks `sub`, which is opened when it is first needed.
+    """
 
     def find(name: str | None) -> Model:
-        if name is None or name == own.name:
+        if name is None:
+            return own if sub is None else sub()
+        if name == own.name:
             return own
-        if name not in others:
-            known = ", ".join([own.name, *others])
-            raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
-        return others[name]
+        if name in others:
+            return others[name]
+        if sub is not None and name == sub().name:
+            return sub()
+        known = ", ".join([own.name, *([] if sub is None else [sub().name]), *others])
+        raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
 
     return find
 
@@ -313,20 +322,22 @@ class Session:
         session: str | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
+        sub_model: str | None = None,
     ) -> Run:
         """Run a goal to its end and return what it came to. Ctrl-C ends it, written down.
 
         `model` is one by name; without it the step's is asked, if this is inside a step that has
-        one, else the session's. `strategy` is how it is answered, "auto" by what fits its texts and
-        the budget; None is "code", or "direct" where a program would find nothing to read.
-        `compact_at` is how many tokens a prompt has before old turns are shortened, 0 for never,
-        None for what suits the model. Under a JSON `schema` the answer is JSON that fits, and
-        `Run.value` what it says. `skills` are put into the prompt, each by its name with its
-        arguments behind it, also those that models may not load. `session` is one of `sessions`,
-        whose variables programs find. `clock` says where the clock of its programs starts: "now",
-        "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a step, raises
-        `StepBudgetError`, with what the run came to, if a budget around it is exhausted; steps have
-        their own chain, `Run.parent`.
+        one, else the session's. `sub_model` is the one that programs ask if they name none, and
+        that of child runs; without it that is the run's own. `strategy` is how it is answered,
+        "auto" by what fits its texts and the budget; None is "code", or "direct" where a program
+        would find nothing to read. `compact_at` is how many tokens a prompt has before old turns
+        are shortened, 0 for never, None for what suits the model. Under a JSON `schema` the answer
+        is JSON that fits, and `Run.value` what it says. `skills` are put into the prompt, each by
+        its name with its arguments behind it, also those that models may not load. `session` is one
+        of `sessions`, whose variables programs find. `clock` says where the clock of its programs
+        starts: "now", "fixed" (2026-01-01) or a time; the model is told it, in `timezone`. Inside a
+        step, raises `StepBudgetError`, with what the run came to, if a budget around it is
+        exhausted; steps have their own chain, `Run.parent`.
         """
         request = self._request(
             goal,
@@ -345,6 +356,7 @@ class Session:
             compact_at=compact_at,
             put_skills=skills,
             session=session,
+            sub_model=sub_model,
         )
         placed = self._placed(request)
         run = self._loop.do(self._run(request, placed))
@@ -369,6 +381,7 @@ class Session:
         session: str | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
+        sub_model: str | None = None,
     ) -> Run:
         """Run a goal to its end, for callers that await: async functions run on their loop."""
         request = self._request(
@@ -388,6 +401,7 @@ class Session:
             compact_at=compact_at,
             put_skills=skills,
             session=session,
+            sub_model=sub_model,
         )
         placed = self._placed(request)
         work = self._run(request, placed, asyncio.get_running_loop())
@@ -411,6 +425,7 @@ class Session:
         steal: bool = False,
         decision: PersonDecision | None = None,
         by: str = "",
+        sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
@@ -422,10 +437,11 @@ class Session:
         (`retry`) or to do without them (`abandon`). A run that another process works on is refused
         unless `steal`: what that process still does is then lost. A run that has its answer is
         returned as it is. One that waits for a person needs a `decision`, and `by` says whose.
+        `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
-        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by, sub_model)
         return self._loop.do(self._resume(run, request, self._placed_here(run)))
 
     async def aresume(
@@ -437,13 +453,14 @@ class Session:
         steal: bool = False,
         decision: PersonDecision | None = None,
         by: str = "",
+        sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Go on with a run, for callers that await."""
         from tallystick.runtime.run.resume import ResumeRequest
 
-        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by, sub_model)
         caller = asyncio.get_running_loop()
         going = self._loop.submit(self._resume(run, request, self._placed_here(run), caller))
         return await asyncio.wrap_future(going)
@@ -620,9 +637,33 @@ class Session:
             self._by_name[name] = self._named_model(name)
         return self._by_name[name]
 
-    def _recorded_as(self, name: str | None) -> Model:
+    def _sub_model_of(
+        self, named: str | None, run: str | None, recorded: RunStarted | None
+    ) -> Callable[[], Model] | None:
+        """Return what opens the model of sub-calls; None if it is the run's own.
+
+        A recorded run says which it was; `named` says where that is found.
+        """
+        was = None if recorded is None else recorded.sub_model
+        if run is not None and not isinstance(was, str):
+            if named is not None:
+                raise UsageError(f"run {run} was begun without a model for its sub-calls")
+            return None
+        name = named or (was if isinstance(was, str) else None)
+        if name is None:
+            return None
+
+        def opened() -> Model:
+            known = [*self._models.values(), *self._by_name.values()]
+            return next((each for each in known if each.name == name), None) or self._model_of(name)
+
+        return opened
+
+    def _recorded_as(self, name: str | None, sub: Callable[[], Model] | None = None) -> Model:
         """The model that a run names; the session's own, if it has none of that name."""
         known = [*self._models.values(), *self._by_name.values()]
+        if sub is not None and name is not None and (own := sub()).name == name:
+            return own
         if self._model is None and self._model_name is None:
             found = next((each for each in known if each.name == name), None)
             return found or self._model_of(name)
@@ -664,7 +705,7 @@ class Session:
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.resume import resume
 
-        context = self._context(caller, run=run)
+        context = self._context(caller, run=run, sub_model=request.sub_model)
         children = ChildRuns(context, watch=request.watch, heard=request.heard, resuming=request)
         with _entered(placed) as around:
             return await resume(context, run, request, children=children, around=around)
@@ -691,18 +732,23 @@ class Session:
         *,
         request: RunRequest | None = None,
         run: str | None = None,
+        sub_model: str | None = None,
     ) -> RunContext:
         """Return what the runs of this call share: a new run, or a recorded one."""
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()
+        recorded = None if run is None else self._started(run)
+        named = sub_model if request is None else request.sub_model
+        sub = self._sub_model_of(named, run, recorded)
         return RunContext(
             ledger=self.ledger,
             client_scopes=self._client_scopes,
-            capabilities=self._capabilities_of(caller, request=request, run=run),
+            capabilities=self._capabilities_of(caller, request=request, recorded=recorded),
             model=self._model_of,
-            recorded_model=self._recorded_as,
-            models=lambda own: models_for_programs(own, self._models),
+            recorded_model=lambda name: self._recorded_as(name, sub),
+            models=lambda own: models_for_programs(own, self._models, sub),
+            sub_model=sub,
             backends=self._backends,
             run_attachments=self._run_attachments,
             lookup=self._lookup,
@@ -710,7 +756,7 @@ class Session:
         )
 
     def _capabilities_of(
-        self, caller: _Loop | None, *, request: RunRequest | None, run: str | None
+        self, caller: _Loop | None, *, request: RunRequest | None, recorded: RunStarted | None
     ) -> list[Capability]:
         """Return what is given to programs, in the order in which they find it.
 
@@ -720,7 +766,6 @@ class Session:
         from tallystick.runtime.calls.capability import Tools
         from tallystick.runtime.calls.functions import on_loop
 
-        recorded = None if run is None else self._started(run)
         made: list[Capability] = [InputsCapability()]
         put = request is not None and bool(request.put_skills)
         if self._skills is not None or put or (recorded and recorded.skills):

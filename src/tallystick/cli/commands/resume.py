@@ -52,6 +52,11 @@ with_resume = stacked(
         metavar="MODEL",
         help="Where to find the run's model, if its name does not say: gguf:FILE, scripted:FILE.",
     ),
+    click.option(
+        "--sub-model",
+        metavar="MODEL",
+        help="Where to find the model of its sub-calls, if its name does not say.",
+    ),
     with_limits,
     click.option(
         "--allow-unpriced",
@@ -100,6 +105,7 @@ def resume_run(
     *,
     run: str,
     model: str | None,
+    sub_model: str | None = None,
     in_doubt: InDoubt,
     steal: bool,
     skill_directories: tuple[Path, ...],
@@ -158,6 +164,7 @@ def resume_run(
                 steal=steal,
                 decision=decision,
                 by=by,
+                sub_model=sub_model,
                 watch=watch,
                 heard=progress.heard,
             )

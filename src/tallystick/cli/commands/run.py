@@ -63,6 +63,11 @@ _STDIN_BYTES_MAX = 1 << 30
     metavar="MODEL",
     help="PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.",
 )
+@click.option(
+    "--sub-model",
+    metavar="MODEL",
+    help="Asked by programs that name no model, and by child runs.  [default: the run's]",
+)
 @with_limits
 @click.option(
     "--allow-unpriced",
@@ -134,6 +139,7 @@ def run_command(
     files: tuple[str, ...],
     schema: Path | None,
     put_skills: tuple[str, ...],
+    sub_model: str | None,
     skill_directories: tuple[Path, ...],
     no_skills: bool,
     session: str | None,
@@ -220,6 +226,7 @@ def run_command(
                 schema=rule,
                 skills=put_skills,
                 session=session,
+                sub_model=sub_model,
                 clock=settings.clock,
                 timezone=settings.timezone,
                 watch=watch,

@@ -90,6 +90,8 @@ async def start_in(
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)
+    # Opened before anything is written: it may not be there.
+    sub_model = msgspec.UNSET if context.sub_model is None else context.sub_model().name
     session_id = new_id()
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
@@ -112,6 +114,7 @@ async def start_in(
         guest=guest,
         engine=engine,
         backend=name,
+        sub_model=sub_model,
         **fields,
     )
     return await drive(
