@@ -95,6 +95,9 @@ def test_usual_programs_are_neither_stopped_nor_named(sandbox: WasmSandbox) -> N
         "print(getattr(crm, 'find')('invoice'), getattr(invoices, 'index', None))",
         "match invoices:\n    case [{'due': int(due)}, *_]: print(due)",
         "import datetime as dt, collections\nprint(dt.datetime(2026, 1, 1), collections.Counter())",
+        "code, trace, gc, inspect = 1, 2, 3, 4\nprint(code, trace.bit_length(), gc, inspect)",
+        "import timeit, re\nprint(timeit.default_timer() > 0, re.compile('a').match('a'))",
+        "def main(path): return path\nprint(main(1))",
     ]
 
     async def verdicts() -> list[tuple[bool, str]]:

@@ -116,6 +116,11 @@ def is_standard(name: str) -> bool:
     return name.startswith("__") and name.endswith("__") and len(name) > len("____")
 
 
+def is_module_alone(name: str) -> bool:
+    """Return True if a bare name is no builtin, so that only an import gives it a meaning."""
+    return name not in BUILTINS and not (name.startswith("__") and name.endswith("__"))
+
+
 # The names that a program uses, read from its source without running it.
 
 
@@ -130,27 +135,29 @@ _NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
 # so that their verdicts stay the same.
 READING_FIRST, READING = 1, 2
 
-# Names that lead to others without naming them. The first run a text, or a part of a program that
-# was not read; the others give a value by a name that may be computed.
+# Names that lead to others without naming them. The first run a text or code that was not read;
+# the others give a value by a name that may be computed, or start another program.
 _RUN_UNREAD = frozenset(
     _WORD.findall(
-        "exec eval compile __import__ breakpoint code codeop ctypes imp importlib.__import__ "
+        "exec eval compile __import__ code codeop imp importlib.__import__ "
         "importlib.import_module importlib.machinery importlib.reload importlib.util "
-        "marshal.load marshal.loads os.execl os.execle os.execlp os.execlpe os.execv os.execve "
-        "os.execvp os.execvpe os.popen os.posix_spawn os.posix_spawnp os.spawnl os.spawnle "
-        "os.spawnlp os.spawnlpe os.spawnv os.spawnve os.spawnvp os.spawnvpe os.startfile os.system "
-        "bdb cProfile doctest pdb pickle.Unpickler pickle.load pickle.loads profile pty runpy "
-        "subprocess asyncio.create_subprocess_exec asyncio.create_subprocess_shell timeit trace "
+        "marshal.load marshal.loads runpy timeit.Timer timeit.repeat timeit.timeit "
         "types.CodeType types.FunctionType zipimport "
     )
 )
 _REACH_UNREAD = frozenset(
     _WORD.findall(
-        "getattr globals locals vars __builtins__ __loader__ __spec__ annotationlib copyreg gc "
-        "importlib.metadata inspect operator.attrgetter operator.methodcaller pkgutil "
-        "sys._current_frames sys._getframe sys.meta_path sys.modules sys.path sys.path_hooks "
-        "sys.setprofile sys.settrace threading.setprofile threading.settrace traceback.walk_stack "
-        "typing.ForwardRef typing.get_type_hints typing.evaluate_forward_ref unittest.mock weakref "
+        "getattr globals locals vars breakpoint __builtins__ __loader__ __spec__ __main__ "
+        "annotationlib asyncio.create_subprocess_exec asyncio.create_subprocess_shell bdb "
+        "cProfile copyreg ctypes doctest gc inspect "
+        "operator.attrgetter operator.methodcaller os.execl os.execle os.execlp os.execlpe "
+        "os.execv os.execve os.execvp os.execvpe os.popen os.posix_spawn os.posix_spawnp "
+        "os.spawnl os.spawnle os.spawnlp os.spawnlpe os.spawnv os.spawnve os.spawnvp os.spawnvpe "
+        "os.startfile os.system pdb pickle.Unpickler pickle.load pickle.loads pkgutil profile pty "
+        "string.Formatter subprocess sys._current_frames sys._getframe sys.meta_path sys.modules "
+        "sys.path sys.path_hooks sys.setprofile sys.settrace threading.setprofile "
+        "threading.settrace trace traceback.walk_stack typing.ForwardRef "
+        "typing.evaluate_forward_ref typing.get_type_hints unittest.mock "
     )
 )
 _REACHING_ATTRIBUTES = frozenset(
@@ -420,6 +427,8 @@ class _WholeReader(_Reader):
         # All paths of each name that an import binds. Which of several imports comes last is not
         # known: it may be in a branch, or a loop.
         self._paths: dict[str, dict[str, None]] = {}
+        # Paths that begin with `__import__("a")`.
+        self._by_import: set[str] = set()
         self._called: set[int] = set()
         self._lines: dict[str, int] = {}
         self._import_lines: dict[str, int] = {}
@@ -455,8 +464,12 @@ class _WholeReader(_Reader):
 
     def _all_uncovered(self) -> set[Uncovered]:
         found = set(self._found)
-        used = [(name.path, line, path in self._values) for path, line in self._lines.items()
-                for name in self._resolve_all(path)]  # fmt: skip
+        used = [
+            (name.path, line, path in self._values)
+            for path, line in self._lines.items()
+            if self._is_python(path)
+            for name in self._resolve_all(path)
+        ]
         used += [(path, line, False) for path, line in self._import_lines.items()]
         for path, line, is_value in used:
             for variant in variants_of(path):
@@ -470,6 +483,16 @@ class _WholeReader(_Reader):
                 ):
                     found.add(Uncovered(line, path))
         return found
+
+    def _is_python(self, path: str) -> bool:
+        """Return True if a path may begin with a module or a builtin of Python.
+
+        A variable that is called `code` or `trace` is no module. One that is called `exec` may
+        still be the builtin, where the assignment does not happen.
+        """
+        root = path.partition(".")[0]
+        imported = root in self._paths or bool(self._given.get(root)) or path in self._by_import
+        return imported or not is_module_alone(root)
 
     def _with_lines(self, paths: Mapping[str, int]) -> dict[str, int]:
         made: dict[str, int] = {}
@@ -527,6 +550,7 @@ class _WholeReader(_Reader):
         if (whole := _path_in(node)) is not None:
             self._called.add(id(root))
             self._use(whole, node)
+            self._by_import.add(whole)
         self._visit_next((root,), inside)
 
     def call(self, node: ast.Call, inside: bool) -> None:
@@ -560,12 +584,17 @@ class _WholeReader(_Reader):
                 if whole is not None:
                     self._called.add(id(_path(node.args[0])[1]))
                     self._use(f"{whole}.{text}", node)
+                    if _path(node.args[0])[0] is None:
+                        self._by_import.add(f"{whole}.{text}")
                 return True
             case "__import__":
                 self._imports[text] = None
                 self._import_lines.setdefault(text, self._line(node))
                 if id(node) not in self._called:
-                    self._values.setdefault(text.partition(".")[0], self._line(node))
+                    module = text.partition(".")[0]
+                    self._lines.setdefault(module, self._line(node))
+                    self._values.setdefault(module, self._line(node))
+                    self._by_import.add(module)
                 return True
             case "exec" | "eval" | "compile":
                 return self._read_text(text.lstrip(" \t") if path == "eval" else text, node, inside)

@@ -904,3 +904,44 @@ def test_calls_of_a_native_program_are_recorded(process: ProcessSandbox) -> None
     names = [each.name for each in of(here.records(run.run), HostAnswered)]
 
     assert names == ["send", "llm_query", "llm_query_batched"]
+
+
+# -- the vocabulary ------------------------------------------------------------------------------
+
+
+def test_a_native_program_is_checked_as_the_python_of_this_process_reads_it(
+    process: ProcessSandbox,
+) -> None:
+    """That is the Python that runs it: what is new in the WASM sandbox would fail by itself."""
+    vocabulary = read_vocabulary("strict", None, name="")
+    here = at(
+        process,
+        [program("\ufefffetch_invioce(1)"), program("FINAL(1)")],
+        vocabulary=vocabulary,
+    )
+
+    run = here.session.run(GOAL)
+
+    checked = of(here.records(run.run), ProgramChecked)
+    assert [(each.decision, each.unknown_terms) for each in checked] == [
+        ("block", ("fetch_invioce",)),
+        ("pass", ()),
+    ]
+    assert here.session.replay(run.run).held
+
+
+def test_what_this_python_cannot_parse_is_not_read_by_another(
+    process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_guest(*given: object, **more: object) -> None:
+        raise AssertionError("a native program is not read in the WASM sandbox")
+
+    monkeypatch.setattr("tallystick.vocabulary.guest_python.read_python_in", no_guest)
+    vocabulary = read_vocabulary("strict", None, name="")
+    here = at(process, [program("x = = 1"), program("FINAL(1)")], vocabulary=vocabulary)
+
+    run = here.session.run(GOAL)
+
+    checked = of(here.records(run.run), ProgramChecked)
+    assert checked[0].message == "Not checked: line 1: invalid syntax."
+    assert run.answer == "1"
