@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.program import (
-    BUILTINS,
-    DEPTH_MAX,
-    MODULES,
-    PROGRAM_CHARS_MAX,
-    read_python,
-)
+from tallystick.vocabulary.program import DEPTH_MAX, PROGRAM_CHARS_MAX, read_python
+from tallystick.vocabulary.python_names import BUILTINS, MODULES
 
 
 def names(source: str, origin: str = "free", **given: str) -> list[str]:

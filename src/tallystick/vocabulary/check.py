@@ -32,7 +32,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tallystick.core.errors import InvalidLimit
-from tallystick.vocabulary.program import READING_FIRST, Name, Program, Uncovered, variants_of
+from tallystick.vocabulary.program import READING_FIRST, Name, Program, Uncovered
+from tallystick.vocabulary.python_names import variants_of
 from tallystick.vocabulary.terms import Vocabulary, words_of
 
 # The verdict on a program, and the feedback for the model.

@@ -1,7 +1,7 @@
 """Read a program with the Python of the WASM sandbox, so that host and sandbox read the same.
 
 A program is parsed in an interpreter of its own, and none of it is run there: the interpreter gets
-the source as a text, and this package's own reading (`program.py`) to read it with.
+the source as a text, and this package's own reading (`program`, `python_names`) to read it with.
 
 Two ways were rejected. To parse with the host's Python first, and ask the sandbox only about what
 fails: what both can parse, they may still read differently (f-strings before 3.12), and a verdict
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from tallystick.storage.clock import new_id
-from tallystick.vocabulary import program as reading_module
+from tallystick.vocabulary import program as reading
+from tallystick.vocabulary import python_names
 from tallystick.vocabulary.program import (
     PROGRAM_CHARS_MAX,
     READING,
@@ -42,7 +43,6 @@ _OUTPUT_BYTES_MAX = 16 * 1024 * 1024
 # Fuel ends a reading that takes too long, at the same place on every machine. The time is for a
 # machine that stands still.
 _WALL_MS_MAX = 120_000
-_MODULE = "tallystick_reading"
 # The interpreter of each sandbox with the reading loaded: that takes ten times as long as a
 # program of usual length.
 _loaded: WeakKeyDictionary[WasmSandbox, Image] = WeakKeyDictionary()
@@ -103,21 +103,25 @@ def _context(session_id: str) -> ExecutionContext:
 
 
 def _loading() -> str:
-    """Return the program that loads this package's reading as a module."""
-    reading = Path(reading_module.__file__).read_text(encoding="utf-8")
-    return (
-        "import sys, types\n"
-        f"module = sys.modules[{_MODULE!r}] = types.ModuleType({_MODULE!r})\n"
-        f"exec(compile({reading!r}, {_MODULE!r}, 'exec'), module.__dict__)"
-    )
+    """Return the program that loads this package's reading, as the modules that they are here."""
+    lines = ["import sys, types"]
+    for module in (python_names, reading):
+        source = Path(str(module.__file__)).read_text(encoding="utf-8")
+        name = module.__name__
+        lines += [
+            f"module = sys.modules[{name!r}] = types.ModuleType({name!r})",
+            f"exec(compile({source!r}, {name!r}, 'exec'), module.__dict__)",
+        ]
+    return "\n".join(lines)
 
 
 def _asking(source: str, given: Mapping[str, str]) -> str:
     """Return the program that prints what the reading finds in a source, as JSON."""
     assert len(source) <= PROGRAM_CHARS_MAX
     return (
-        f"import dataclasses, json, {_MODULE}\n"
-        f"read = {_MODULE}.read_python({source!r}, given={dict(given)!r})\n"
+        "import dataclasses, json, sys\n"
+        f"reading = sys.modules[{reading.__name__!r}]\n"
+        f"read = reading.read_python({source!r}, given={dict(given)!r})\n"
         "print(json.dumps(dataclasses.asdict(read)))"
     )
 
