@@ -37,7 +37,7 @@ _GROUPS = {
         "verify": ("audit", "Check every hash of the ledger."),
         "head": ("audit", "Print a run's entry count and last hash, to keep elsewhere."),
         "prove": ("audit", "Prove that one entry stands in a run."),
-        "check": ("check", "Check the names that a program uses, without running it."),
+        "check": ("run", "Check the names that a program uses, without running it."),
     },
     "Remember": {
         "remember": ("memory.notes", "Keep a note for later."),
