@@ -153,19 +153,27 @@ class LoopThread:
 # -- models -------------------------------------------------------------------------------------
 
 
-def models_for_programs(own: Model, others: Mapping[str, Model]) -> FindModel:
-    """Return the function that finds the models for programs: the run's own, and `others` by name.
+def models_for_programs(
+    own: Model, others: Mapping[str, Model], sub: Callable[[], Model] | None = None
+) -> FindModel:
+    """Return the function that finds the models for programs.
 
-    It raises `UsageError` for any other name.
+    A call without a name asks `sub`, which is opened when it is first needed, or else the run's
+    own model. By name, the run's own, `sub` and `others` are found. It raises `UsageError` for any
+    other name.
     """
 
     def find(name: str | None) -> Model:
-        if name is None or name == own.name:
+        if name is None:
+            return own if sub is None else sub()
+        if name == own.name:
             return own
-        if name not in others:
-            known = ", ".join([own.name, *others])
-            raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
-        return others[name]
+        if name in others:
+            return others[name]
+        if sub is not None and name == sub().name:
+            return sub()
+        known = ", ".join([own.name, *([] if sub is None else [sub().name]), *others])
+        raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
 
     return find
 
@@ -344,14 +352,17 @@ class Session:
         session: str | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
+        sub_model: str | None = None,
     ) -> Run:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
         `model` is the name of a model. Without it, the model of the step around this call is asked,
-        or else the client's. `strategy` is "code", "direct", "recursive", or "auto" for the one
-        that fits the texts and the budget. None is "code", or "direct" if a program would have
-        nothing to read. `compact_at` is the number of prompt tokens from which old turns are
-        shortened: 0 for never, None for a number that suits the model.
+        or else the client's. `sub_model` is the model that programs ask if they name none, and
+        that of child runs; without it that is the run's own. `strategy` is "code", "direct",
+        "recursive", or "auto" for the one that fits the texts and the budget. None is "code", or
+        "direct" if a program would have nothing to read. `compact_at` is the number of prompt
+        tokens from which old turns are shortened: 0 for never, None for a number that suits the
+        model.
 
         With a JSON `schema`, the answer is JSON that matches it, and `Run.value` is that JSON
         decoded. `skills` are put into the prompt: each is a name, then its arguments. This includes
@@ -383,6 +394,7 @@ class Session:
             compact_at=compact_at,
             put_skills=skills,
             session=session,
+            sub_model=sub_model,
         )
         placed = self._place_of_request(request)
         run = self._loop.do(self._run(request, placed))
@@ -407,6 +419,7 @@ class Session:
         session: str | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
+        sub_model: str | None = None,
     ) -> Run:
         """Run a goal as `run` does, for callers that await.
 
@@ -430,6 +443,7 @@ class Session:
             compact_at=compact_at,
             put_skills=skills,
             session=session,
+            sub_model=sub_model,
         )
         placed = self._place_of_request(request)
         work = self._run(request, placed, asyncio.get_running_loop())
@@ -455,6 +469,7 @@ class Session:
         steal: bool = False,
         decision: PersonDecision | None = None,
         by: str = "",
+        sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
@@ -468,12 +483,13 @@ class Session:
         "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
         another process works on the run, unless `steal`: the further work of that process is then
         lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
+        `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
         it does not repeat its record.
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
-        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by, sub_model)
         return self._loop.do(self._resume(run, request, self._place_of_run(run)))
 
     async def aresume(
@@ -485,13 +501,14 @@ class Session:
         steal: bool = False,
         decision: PersonDecision | None = None,
         by: str = "",
+        sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
         heard: Heard = lambda chars: None,
     ) -> Run:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
 
-        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by, sub_model)
         caller = asyncio.get_running_loop()
         future = self._loop.submit(self._resume(run, request, self._place_of_run(run), caller))
         return await asyncio.wrap_future(future)
@@ -684,13 +701,38 @@ class Session:
             self._by_name[name] = self._named_model(name)
         return self._by_name[name]
 
-    def _recorded_model(self, name: str | None) -> Model:
+    def _sub_model_of(
+        self, named: str | None, run: str | None, recorded: RunStarted | None
+    ) -> Callable[[], Model] | None:
+        """Return the function that opens the model of sub-calls; None if it is the run's own.
+
+        A recorded run says which it was; `named` says where that is found. Raise `UsageError` if
+        one is named for a recorded run that had none.
+        """
+        was = None if recorded is None else recorded.sub_model
+        if run is not None and not isinstance(was, str):
+            if named is not None:
+                raise UsageError(f"run {run} was begun without a model for its sub-calls")
+            return None
+        name = named or (was if isinstance(was, str) else None)
+        if name is None:
+            return None
+
+        def open_sub_model() -> Model:
+            known = [*self._models.values(), *self._by_name.values()]
+            return next((each for each in known if each.name == name), None) or self._model_of(name)
+
+        return open_sub_model
+
+    def _recorded_model(self, name: str | None, sub: Callable[[], Model] | None = None) -> Model:
         """Return the model that a recorded run names, or the client's own if it is unknown here.
 
         If the client was not given a model of its own, the named one is opened. The caller compares
         the name of what is returned.
         """
         known = [*self._models.values(), *self._by_name.values()]
+        if sub is not None and name is not None and (own := sub()).name == name:
+            return own
         if self._model is None and self._model_name is None:
             found = next((each for each in known if each.name == name), None)
             return found or self._model_of(name)
@@ -732,7 +774,7 @@ class Session:
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.resume import resume
 
-        context = self._context(caller, run=run)
+        context = self._context(caller, run=run, sub_model=request.sub_model)
         children = ChildRuns(context, watch=request.watch, heard=request.heard, resuming=request)
         with _enter(placed) as around:
             return await resume(context, run, request, children=children, around=around)
@@ -759,18 +801,23 @@ class Session:
         *,
         request: RunRequest | None = None,
         run: str | None = None,
+        sub_model: str | None = None,
     ) -> RunContext:
         """Return the context for a new run (`request`), or for a recorded one (`run`)."""
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()
+        recorded = None if run is None else self._start_of(run)
+        named = sub_model if request is None else request.sub_model
+        sub = self._sub_model_of(named, run, recorded)
         return RunContext(
             ledger=self.ledger,
             client_scopes=self._client_scopes,
-            capabilities=self._capabilities_of(caller, request=request, run=run),
+            capabilities=self._capabilities_of(caller, request=request, recorded=recorded),
             model=self._model_of,
-            recorded_model=self._recorded_model,
-            models=lambda own: models_for_programs(own, self._models),
+            recorded_model=lambda name: self._recorded_model(name, sub),
+            models=lambda own: models_for_programs(own, self._models, sub),
+            sub_model=sub,
             backends=self._backends,
             run_attachments=self._run_attachments,
             lookup=self._lookup,
@@ -778,7 +825,7 @@ class Session:
         )
 
     def _capabilities_of(
-        self, caller: _Loop | None, *, request: RunRequest | None, run: str | None
+        self, caller: _Loop | None, *, request: RunRequest | None, recorded: RunStarted | None
     ) -> list[Capability]:
         """Return the capabilities of a run, in the order in which programs find their names.
 
@@ -788,7 +835,6 @@ class Session:
         from tallystick.runtime.calls.capability import Tools
         from tallystick.runtime.calls.functions import on_loop
 
-        recorded = None if run is None else self._start_of(run)
         made: list[Capability] = [InputsCapability()]
         put = request is not None and bool(request.put_skills)
         if self._skills is not None or put or (recorded and recorded.skills):

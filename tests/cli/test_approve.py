@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
+from tallystick.core.ids import moment_text
 
 BAD = {"text": "```python\nprint(llm_qurey('x'))\n```"}
 END = {"text": "```python\nFINAL(42)\n```"}
@@ -54,6 +55,34 @@ def test_a_person_decides_and_the_run_goes_on(tally: CliRunner, decision: str) -
     assert code_of(asked(tally, "replay", "last")) == 0
     again = asked(tally, decision, "last", *MODEL)
     assert code_of(again) == 2
+
+
+def test_inspect_and_the_receipt_show_who_decided_and_when(
+    tally: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    asked(tally, "run", "what?", *MODEL, "--vocabulary", "strict")
+    asked(tally, "deny", "last", *MODEL)
+
+    shown = asked(tally, "inspect", "last").stdout
+    receipt = asked(tally, "receipt", "last").stdout
+    whole = msgspec.json.decode(asked(tally, "receipt", "last", "--json").stdout)
+    harn = msgspec.json.decode(asked(tally, "receipt", "last", "--harn").stdout)
+
+    (approval,) = whole["receipt"]["approvals"]
+    at = moment_text(approval["at"])
+    assert f"run       resumed     denied by ann at {at}" in shown
+    line = f"person    turn 4  denied by ann at {at}  program sha256:{approval['sha256']}"
+    assert line in receipt
+    assert (approval["decision"], approval["by"]) == ("deny", "ann")
+    assert harn["approvals"] == [
+        {
+            "decision": "deny",
+            "approver": "ann",
+            "at": approval["at"],
+            "subject": f"program {approval['sha256']}",
+        }
+    ]
 
 
 def test_a_thesaurus_that_is_none_or_not_there_is_refused(tally: CliRunner, tmp_path: Path) -> None:

@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.vocabulary.program import (
-    BUILTINS,
-    DEPTH_MAX,
-    MODULES,
-    PROGRAM_CHARS_MAX,
-    read_python,
-)
+from tallystick.vocabulary.program import DEPTH_MAX, PROGRAM_CHARS_MAX, read_python
+from tallystick.vocabulary.python_names import BUILTINS, MODULES
 
 
 def names(source: str, origin: str = "free", **given: str) -> list[str]:
@@ -114,8 +109,9 @@ def test_texts_are_read_where_they_stand_in_a_call() -> None:
     )
 
     assert [(each.path, each.text) for each in program.arguments] == [
-        ("crm.find", text) for text in "abcdef"
+        ("crm.find", text) for text in ("a", "no", "b", "c", "d", "e", "f", "ij")
     ]
+    assert program.computed == {"crm.find": 2}
 
 
 def test_a_program_that_does_not_parse_has_a_problem_and_nothing_else() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.runtime.run.cut_runs import (
     GOAL,
@@ -14,7 +15,14 @@ from tests.runtime.run.cut_runs import (
 )
 
 from tallystick.core.errors import UsageError
-from tallystick.core.records import HostAnswered, ProgramChecked, RunProgram, RunResumed
+from tallystick.core.records import (
+    HostAnswered,
+    ProgramChecked,
+    ReceiptIssued,
+    RunProgram,
+    RunResumed,
+    RunStarted,
+)
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -242,3 +250,100 @@ def test_a_malformed_thesaurus_is_one_clear_line(thesaurus: bytes, said: str) ->
 def test_an_unknown_strictness_is_refused() -> None:
     with pytest.raises(UsageError, match="there are permissive, normal, strict"):
         asked("severe")
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        program("type A = int", "print(f'{fetch_invioce('customer')}')"),
+        program("\ufefffetch_invioce('customer')"),
+        program("try: pass", "except ValueError, TypeError: pass", "fetch_invioce('customer')"),
+    ],
+    ids=["3.12", "mark", "3.14"],
+)
+def test_syntax_that_only_the_sandbox_has_is_checked_too(
+    sandbox: WasmSandbox, slip: Planned
+) -> None:
+    here = at(sandbox, [slip, END], asked("strict"))
+
+    run = here.session.run(GOAL)
+
+    assert decisions(here, run.run) == ["block", "pass"]
+    assert "fetch_invioce" in checked(here, run.run)[0].unknown_terms
+    assert here.session.replay(run.run).held
+
+
+def test_a_run_says_how_its_programs_are_read_and_an_unknown_way_is_refused(
+    sandbox: WasmSandbox,
+) -> None:
+    here = at(sandbox, [END], asked("strict"))
+    run = here.session.run(GOAL).run
+    first, *rest = here.records(run)
+    assert isinstance(first, RunStarted)
+    assert first.vocabulary is not None
+    assert first.vocabulary.reading == 2
+    newer = msgspec.structs.replace(
+        first, vocabulary=msgspec.structs.replace(first.vocabulary, reading=3)
+    )
+    there = world(sandbox, [], bare=True, ledger=ledger_of(run, [newer, *rest]))
+
+    with pytest.raises(UsageError, match="by reading 3; this version of tallystick knows 1 to 2"):
+        there.session.replay(run)
+
+
+def test_a_run_of_before_is_read_as_it_was(sandbox: WasmSandbox) -> None:
+    """The mark hid the program from the reading of then; its verdict is still the same."""
+    plan = [program("\ufefffetch_invioce('customer')"), END]
+    here = at(sandbox, plan, asked("strict"))
+    run = here.session.run(GOAL).run
+    first = here.records(run)[0]
+    assert isinstance(first, RunStarted)
+    assert first.vocabulary is not None
+    old = msgspec.structs.replace(
+        first, vocabulary=msgspec.structs.replace(first.vocabulary, reading=1)
+    )
+    there = world(sandbox, plan, bare=True, functions=[fetch_invoice], ledger=ledger_of(run, [old]))
+
+    there.session.resume(run)
+
+    assert decisions(there, run) == ["pass", "pass"]
+    assert checked(there, run)[0].message.startswith("Not checked: line 1: invalid")
+    assert there.session.replay(run).held
+
+
+def test_strict_stops_a_program_that_runs_a_text_which_was_not_read(sandbox: WasmSandbox) -> None:
+    plan = [program("exec(fetch_invoice('x'))"), program("getattr(answer, 'a' * 2, 1)"), END]
+    here = at(sandbox, plan, asked("strict"))
+
+    run = here.session.run(GOAL)
+
+    assert decisions(here, run.run) == ["block", "pass", "pass"]
+    said = [each.message for each in checked(here, run.run)]
+    assert said == [
+        'Not covered by the check: "exec" (line 1).',
+        'Not covered by the check: "getattr" (line 1).',
+        "",
+    ]
+    assert said[0] in here.model.texts[1]
+
+
+def test_the_receipt_says_who_decided_what_and_when(sandbox: WasmSandbox) -> None:
+    here, run = waiting(sandbox, [BAD, BAD, BAD, BAD, END])
+    here.session.resume(run, decision="deny", by="ann")
+
+    here.session.resume(run, decision="approve", by="bob")
+
+    records = here.records(run)
+    receipts = [each.receipt for each in records if isinstance(each, ReceiptIssued)]
+    resumed = [each for each in records if isinstance(each, RunResumed)]
+    escalated = [each for each in checked(here, run) if each.decision == "escalate"]
+    assert receipts[0].approvals is msgspec.UNSET
+    assert receipts[-1].approvals is not msgspec.UNSET
+    assert [(each.decision, each.by) for each in receipts[-1].approvals] == [
+        ("deny", "ann"),
+        ("approve", "bob"),
+    ]
+    assert [each.at for each in receipts[-1].approvals] == [each.at for each in resumed]
+    assert [each.sha256 for each in receipts[-1].approvals] == [each.sha256 for each in escalated]
+    assert [each.turn for each in receipts[-1].approvals] == [4, 8]
+    assert here.session.replay(run).held

@@ -73,7 +73,8 @@ class ReclaimReport(msgspec.Struct, kw_only=True):
     `condemn_deferred_ids` are bytes that a put wanted after all, or that another sweep is deleting.
     `unproven_owners` are owners of old intents that have neither a lock nor a lock file; their
     intents stay. `needed_ids` are bytes that no holder keeps and that a record needs: a reference
-    was lost, so they stay.
+    was lost, so they stay. `reclaimed_ids` are the bytes that are gone.
+    `orphan_staged_bytes` are of files that a dead process had begun to write.
     """
 
     dry_run: bool = False
@@ -91,6 +92,8 @@ class ReclaimReport(msgspec.Struct, kw_only=True):
     orphan_failures: list[str] = msgspec.field(default_factory=list)
     unproven_owners: list[str] = msgspec.field(default_factory=list)
     needed_ids: list[str] = msgspec.field(default_factory=list)
+    reclaimed_ids: list[str] = msgspec.field(default_factory=list)
+    orphan_staged_bytes: int = 0
 
 
 def intent_is_dead(
@@ -281,6 +284,7 @@ class Sweep:
         if self._dry_run:
             self.report.reclaimed_count = len(dead)
             self.report.reclaimed_bytes = sum(blob.byte_len for blob in dead)
+            self.report.reclaimed_ids = [blob.id for blob in dead]
         return [blob.id for blob in dead]
 
     def _is_needed(self, id: str) -> bool:
@@ -427,6 +431,7 @@ class Sweep:
     def _count(self, blobs: Sequence[Blob]) -> None:
         self.report.reclaimed_count += len(blobs)
         self.report.reclaimed_bytes += sum(blob.byte_len for blob in blobs)
+        self.report.reclaimed_ids.extend(blob.id for blob in blobs)
 
     def _forget_dead_intents(self) -> None:
         """Delete the old intents of dead owners, whatever became of their bytes."""
@@ -444,12 +449,14 @@ class Sweep:
         Files that records need stay. What cannot be removed is noted in the report.
         """
         for path in self._orphans_in_staging():
+            size = _size_of(path)
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 self.report.orphan_failures.append(str(AttachmentIoFailed.of(path, error)))
             else:
                 self.report.orphan_staged_count += 1
+                self.report.orphan_staged_bytes += size
         yield "staging emptied"
         orphans = [id for id in self._files_without_row() if not self._is_needed(id)]
         for start in range(0, len(orphans), self._group):
@@ -507,7 +514,9 @@ class Sweep:
             return []
 
     def _count_orphans(self) -> None:
-        self.report.orphan_staged_count = len(self._orphans_in_staging())
+        staged = self._orphans_in_staging()
+        self.report.orphan_staged_count = len(staged)
+        self.report.orphan_staged_bytes = sum(map(_size_of, staged))
         orphans = [id for id in self._files_without_row() if not self._is_needed(id)]
         self.report.orphan_file_count = len(orphans)
 
@@ -522,6 +531,13 @@ class Sweep:
         for owner in self._list_or_note(owners.ids):
             if owner not in named:
                 owners.bury(owner)
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 # Verification: every committed reference has its bytes, and they are the ones that were put.

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +23,14 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from tallystick.core.errors import BackendError, Facts, InvalidName, Refused
+from tallystick.core.errors import (
+    BackendError,
+    Facts,
+    InvalidLimit,
+    InvalidName,
+    Refused,
+    UsageError,
+)
 from tallystick.core.records import AttachmentRef
 from tallystick.storage import transaction
 
@@ -35,6 +45,8 @@ from tallystick.storage import transaction
 #         ├── AttachmentSourceFailed    what was to be put could not be read to its end
 #         ├── ManifestRecordFailed      the intent could not be written, so no bytes were
 #         └── ReclamationInFlight       a sweep is deleting these bytes; put them again
+#     UsageError
+#     └── AttachmentTooLong         more bytes than the caller, or a source without end, may have
 #     Refused
 #     └── ReclamationRefused        a sweep that cannot know what is alive
 
@@ -105,6 +117,19 @@ class AttachmentSourceFailed(Facts, AttachmentError):
             name=name if isinstance(name, str) else "the source of an attachment",
             source=error.strerror or str(error),
         )
+
+
+class AttachmentTooLong(Facts, UsageError):
+    """More bytes came than may be put. Nothing of them was kept."""
+
+    code = "usage.attachment_too_long"
+    says = (
+        "{name} has more than {bytes_max:,} bytes; nothing of it was kept: raise {how} to keep it"
+    )
+
+    name: str
+    bytes_max: int
+    how: str = "bytes_max"
 
 
 class ManifestRecordFailed(AttachmentError):
@@ -458,6 +483,47 @@ def in_chunks(source: Source) -> Iterator[bytes | memoryview]:
         if piece is None:
             return
         yield from _pieces(piece)
+
+
+def has_end(source: Source) -> bool:
+    """Return True for bytes, and for a regular file: what they have is known before it is read.
+
+    A device, a pipe, a socket or an iterator may go on for ever.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        return True
+    if isinstance(source, io.BytesIO):
+        return True
+    descriptor = getattr(source, "fileno", None)
+    try:
+        return descriptor is not None and stat.S_ISREG(os.fstat(descriptor()).st_mode)
+    except (OSError, ValueError):
+        # It is closed, or not a file of the system.
+        return False
+
+
+class CappedSource:
+    """A source that raises `AttachmentTooLong` when it gives more than `bytes_max` bytes.
+
+    Raise `InvalidLimit` for a limit that is not a whole number, or is negative.
+    """
+
+    def __init__(self, source: Source, *, bytes_max: int) -> None:
+        if type(bytes_max) is not int or bytes_max < 0:
+            why = "a whole number, 0 or more"
+            raise InvalidLimit(field="bytes_max", given=bytes_max, why=why)
+        name = getattr(source, "name", None)
+        self.name = name if isinstance(name, str) else "the source of an attachment"
+        self._source = source
+        self._bytes_max = bytes_max
+
+    def __iter__(self) -> Iterator[bytes]:
+        count = 0
+        for piece in in_chunks(self._source):
+            count += len(piece)
+            if count > self._bytes_max:
+                raise AttachmentTooLong(name=self.name, bytes_max=self._bytes_max)
+            yield bytes(piece)
 
 
 def _read(read: Callable[[int], bytes]) -> Iterator[bytes]:

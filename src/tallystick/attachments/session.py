@@ -19,6 +19,7 @@ from tallystick.attachments.port import (
     AttachmentError,
     AttachmentNotFound,
     Attachments,
+    CappedSource,
     Chunks,
     Declared,
     DurabilityTier,
@@ -31,11 +32,14 @@ from tallystick.attachments.port import (
     Staged,
     Transaction,
     check_storage_id,
+    has_end,
 )
 from tallystick.core.errors import InvalidName
 from tallystick.core.records import AttachmentRef
 
 _SESSION_CHARS_MAX = 128
+# The most that is read of a source which may have no end.
+ENDLESS_BYTES_MAX = 4 << 30
 
 
 def snapshots_holder(session_id: str) -> str:
@@ -77,14 +81,21 @@ class SessionAttachments:
         label: str | None = None,
         width: int | None = None,
         height: int | None = None,
+        bytes_max: int | None = None,
     ) -> AttachmentRef:
         """Keep bytes while this process lives, or until they are committed or deleted.
 
-        Raise `ManifestRecordFailed` if the intent cannot be written, and `ReclamationInFlight` if
-        these bytes are being deleted; then no bytes are kept. Raise also what `Store.stage` raises,
-        and `AttachmentIoFailed` if large bytes cannot be kept: their intent stays.
+        Without `bytes_max`, bytes and regular files may have any length, and other sources, which
+        may have no end, 4 GiB. Raise `AttachmentTooLong` for more. Raise `ManifestRecordFailed` if
+        the intent cannot be written, and `ReclamationInFlight` if these bytes are being deleted;
+        then no bytes are kept. Raise also what `Store.stage` raises, and `AttachmentIoFailed` if
+        large bytes cannot be kept: their intent stays.
         """
         declared = Declared(media_type=media_type, label=label, width=width, height=height)
+        if bytes_max is None and not has_end(source):
+            bytes_max = ENDLESS_BYTES_MAX
+        if bytes_max is not None:
+            source = CappedSource(source, bytes_max=bytes_max)
         staged = self._attachments.stage(source, declared)
         try:
             if staged.data is None:

@@ -40,6 +40,7 @@ _GROUPS = {
         "verify": ("audit", "Check every hash of the ledger."),
         "head": ("audit", "Print a run's entry count and last hash, to keep elsewhere."),
         "prove": ("audit", "Prove to somebody else that an entry is part of a run."),
+        "check": ("run", "Check the names that a program uses, without running it."),
     },
     "Remember": {
         "remember": ("memory.notes", "Store a note for later runs."),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tallystick.core.charge import RunLimits, shown_usd
+from tallystick.core.ids import moment_text
 from tallystick.core.machine.compaction import BRIEF, EARLIER
 from tallystick.core.records import (
     FIGURE_MAX,
@@ -21,6 +22,7 @@ from tallystick.core.records import (
     ModelRefused,
     ModelReplied,
     NetworkAttempted,
+    PersonDecision,
     ProgramChecked,
     ProgramFinished,
     QueryAsked,
@@ -54,7 +56,10 @@ _TERMS_SHOWN_MAX = 5
 
 
 def transcript_lines(record: Record) -> list[str]:
-    """Write a record as lines of normalized text, without times and ids; a receipt has none."""
+    """Write a record as lines of normalized text, without times and ids, but for a decision's time.
+
+    A receipt has none.
+    """
     match record:
         case RunStarted():
             return [f"run       {_start_text(record)}"]
@@ -175,12 +180,24 @@ def _continuation(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
             )
         case RunResumed():
             doubt = "" if record.in_doubt == "halt" else f"  in doubt: {record.in_doubt}"
-            return f"resumed   {doubt}{_limits(record.limits)}"
+            return f"resumed   {_decided(record)}{doubt}{_limits(record.limits)}"
         case RunForked():
             model = "" if record.model is None else f"  model={_short(record.model)}"
             return f"forked     after turn {record.turn}{model}{_limits(record.limits)}"
         case RunPruned():
             return f"pruned     {record.removed} bodies, {record.bytes:,} bytes"
+
+
+def _decided(record: RunResumed) -> str:
+    if record.decision is None:
+        return ""
+    return f"  {decided(record.decision, by=record.by, at=record.at)}"
+
+
+def decided(decision: PersonDecision, *, by: str, at: int) -> str:
+    """Return what a person decided, who that was, and when."""
+    verb = {"approve": "approved", "deny": "denied"}[decision]
+    return f"{verb} by {plain(by) or 'nobody named'} at {moment_text(at)}"
 
 
 def _limits(limits: RunLimits | None) -> str:

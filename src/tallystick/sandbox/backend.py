@@ -50,6 +50,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def text_bytes_max(self) -> int | None:
+        """The longest text that programs can read, None for any."""
+        ...
+
+    @property
     def sockets(self) -> Path | None:
         """The directory where programs find sockets of this process, None if there is none."""
         ...
@@ -90,12 +95,16 @@ class BackendKind(NamedTuple):
     repeatable: bool
     # True if the backend has layers of isolation that a host may lack.
     has_layers: bool = False
+    # True if programs run in the host's own Python, so that they have its syntax.
+    host_python: bool = False
 
 
 # The first is the default.
 BACKENDS: Mapping[str, BackendKind] = {
     "wasm": BackendKind("tallystick.sandbox.wasm.backend", repeatable=True),
-    "process": BackendKind("tallystick.sandbox.process.backend", repeatable=False, has_layers=True),
+    "process": BackendKind(
+        "tallystick.sandbox.process.backend", repeatable=False, has_layers=True, host_python=True
+    ),
 }
 DEFAULT = next(iter(BACKENDS))
 

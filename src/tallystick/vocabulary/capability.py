@@ -7,12 +7,13 @@ Rule 2: it is not a security boundary. Grants decide what programs may do; this 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tallystick.core.errors import UsageError
 from tallystick.core.history import History
-from tallystick.core.machine.native import kind_of
+from tallystick.core.machine.native import kind_of as program_kind_of
 from tallystick.core.machine.state import RunState
 from tallystick.core.records import (
     CheckProgram,
@@ -22,9 +23,12 @@ from tallystick.core.records import (
 )
 from tallystick.runtime.calls.capability import AskedRun, CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.context.attachments import RunAttachments
+from tallystick.sandbox.backend import kind_of
 
 if TYPE_CHECKING:
+    from tallystick.sandbox.wasm.sandbox import WasmSandbox
     from tallystick.vocabulary.check import Rules
+    from tallystick.vocabulary.program import Program
     from tallystick.vocabulary.terms import Thesaurus, Vocabulary
 
 THESAURUS_LABEL = "thesaurus"
@@ -54,7 +58,6 @@ def read_vocabulary(
     """
     if strictness is None and thesaurus is None:
         return None
-    from tallystick.core.errors import UsageError
     from tallystick.vocabulary.check import NORMAL, PERMISSIVE, STRICT
     from tallystick.vocabulary.terms import read_thesaurus
 
@@ -86,6 +89,8 @@ class VocabularyCapability(CapabilityBase):
         """
         if self._asked is None:
             return {}
+        from tallystick.vocabulary.program import READING
+
         rules, ref = self._asked.rules, None
         if self._asked.thesaurus is not None:
             ref = run_attachments.keep(
@@ -96,6 +101,7 @@ class VocabularyCapability(CapabilityBase):
             ratio_min=rules.ratio_min,
             retries_max=rules.retries_max,
             thesaurus=ref,
+            reading=READING,
         )
         return {"vocabulary": given}
 
@@ -105,10 +111,19 @@ class VocabularyCapability(CapabilityBase):
         """Return the check of a run, or None if it has no vocabulary.
 
         A recorded run is checked with its own thesaurus and skills, not with those of this client.
-        Raise `ThesaurusInvalid` if the thesaurus has a fault.
+        Raise `ThesaurusInvalid` if the thesaurus has a fault, and `UsageError` if its programs are
+        read in a way that this version does not know.
         """
         if started.vocabulary is None:
             return None
+        from tallystick.vocabulary.program import READING, READING_FIRST
+
+        reading = started.vocabulary.reading
+        if not READING_FIRST <= reading <= READING:
+            raise UsageError(
+                f"the programs of this run are checked by reading {reading}; this version of "
+                f"tallystick knows {READING_FIRST} to {READING}: use the version that began the run"
+            )
         files = services.run_attachments
         if not history.records and self._asked is not None:
             raw = self._asked.thesaurus
@@ -120,30 +135,53 @@ class VocabularyCapability(CapabilityBase):
                 from tallystick.skills.skills import recorded_cards
 
                 skills = tuple(each.id for each in recorded_cards(started.skills, files))
-        return _VocabularyOfRun(started, raw, skills)
+        # A program of the WASM sandbox is read by the Python that runs it.
+        in_guest = reading > READING_FIRST and not kind_of(started.backend).host_python
+        return _VocabularyOfRun(
+            started, raw, skills, sandbox=services.sandbox if in_guest else None
+        )
 
 
 class _VocabularyOfRun(RunCapability):
     """The check of one run.
 
-    It is made at the first program, when the functions of the run are known.
+    It is made at the first program, when the functions of the run are known. Programs are read in
+    `sandbox`, or by the Python of this process without one.
     """
 
-    def __init__(self, started: RunStarted, raw: bytes | None, skills: Sequence[str]) -> None:
+    def __init__(
+        self,
+        started: RunStarted,
+        raw: bytes | None,
+        skills: Sequence[str],
+        *,
+        sandbox: Callable[[], WasmSandbox] | None,
+    ) -> None:
         from tallystick.vocabulary.terms import read_thesaurus
 
         self._thesaurus = None if raw is None else read_thesaurus(raw, name=THESAURUS_LABEL)
         self._skills = skills
+        self._sandbox = sandbox
         self._check: _Check | None = None
 
-    def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
+    async def check(
+        self, source: str, state: RunState, asked: CheckProgram
+    ) -> ProgramChecked | None:
         if self._check is None:
             # When a new run is opened, its start does not have its functions yet.
-            self._check = _check_for(state.started, self._thesaurus, self._skills)
-        return self._check(source, state, asked)
+            self._check = _check_for(
+                state.started, self._thesaurus, self._skills, sandbox=self._sandbox
+            )
+        return await self._check(source, state, asked)
 
 
-def _check_for(started: RunStarted, thesaurus: Thesaurus | None, skills: Sequence[str]) -> _Check:
+def _check_for(
+    started: RunStarted,
+    thesaurus: Thesaurus | None,
+    skills: Sequence[str],
+    *,
+    sandbox: Callable[[], WasmSandbox] | None,
+) -> _Check:
     from tallystick.vocabulary.check import Rules, rules_of
     from tallystick.vocabulary.terms import Vocabulary
 
@@ -167,6 +205,8 @@ def _check_for(started: RunStarted, thesaurus: Thesaurus | None, skills: Sequenc
             connected=preset.connected,
         ),
         given=_data_names(started),
+        reading=given.reading,
+        sandbox=sandbox,
     )
 
 
@@ -176,24 +216,32 @@ class _Check:
     Names that one program defines are known in the next.
     """
 
-    def __init__(self, vocabulary: Vocabulary, rules: Rules, *, given: dict[str, str]) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        rules: Rules,
+        *,
+        given: dict[str, str],
+        reading: int,
+        sandbox: Callable[[], WasmSandbox] | None,
+    ) -> None:
         self._vocabulary = vocabulary
         self._rules = rules
+        self._reading = reading
+        self._sandbox = sandbox
         self._given = given
         # Names that the programs checked so far define, with the paths they were imported from.
         self._left: dict[str, str] = {}
 
-    def __call__(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
+    async def __call__(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
         from tallystick.vocabulary.check import Pass, decide, validate
-        from tallystick.vocabulary.program import read_python
         from tallystick.vocabulary.shell import read_shell
 
         rules, retries = self._rules, state.unchecked
-        program = (
-            read_shell(source)
-            if kind_of(state.queue[0]) == "bash"
-            else read_python(source, given=self._given | self._left)
-        )
+        if program_kind_of(state.queue[0]) == "bash":
+            program = read_shell(source)
+        else:
+            program = await self._read_python(source)
         verdict = validate(program, self._vocabulary, rules, retry_count=retries)
         decision = decide(
             verdict,
@@ -218,6 +266,16 @@ class _Check:
             retry_count=verdict.retry_count,
             escalation_required=verdict.escalation_required,
         )
+
+    async def _read_python(self, source: str) -> Program:
+        given = self._given | self._left
+        if self._sandbox is None:
+            from tallystick.vocabulary.program import read_python
+
+            return read_python(source, given=given, reading=self._reading)
+        from tallystick.vocabulary.guest_python import read_python_in
+
+        return await read_python_in(self._sandbox(), source, given=given)
 
 
 def _data_names(started: RunStarted) -> dict[str, str]:

@@ -18,7 +18,8 @@ only strict counts unknown words of arguments in it.
 Terms are connected, not apart, if the thesaurus relates them, through any number of other terms. A
 term that it relates to nothing is left out of this. A program without any term passes, as does one
 that is not Python: it will fail by itself, with a better message. One that was not read (it is too
-long, or too deep) fails in strict, since it could do anything.
+long, or too deep) fails in strict, since it could do anything; so does one that runs a text which
+was not read. The message names what the check does not cover, whether the program passes or not.
 
 The verdict follows from program, vocabulary and rules alone.
 """
@@ -31,7 +32,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tallystick.core.errors import InvalidLimit
-from tallystick.vocabulary.program import Name, Program
+from tallystick.vocabulary.program import READING_FIRST, Name, Program, Uncovered
+from tallystick.vocabulary.python_names import variants_of
 from tallystick.vocabulary.terms import Vocabulary, words_of
 
 # The verdict on a program, and the feedback for the model.
@@ -117,6 +119,7 @@ def _visible(each: str) -> str:
 TERMS_SHOWN_MAX = 50
 _TERM_CHARS_MAX = 200
 _SUGGESTED_MAX = 10
+_UNCOVERED_SHOWN_MAX = 10
 _UNKNOWN_FEW = 3
 _CHARS_SHORT = 100
 _WORD = re.compile(r"[^\W\d_][\w-]*(?:\.[\w-]+)*")
@@ -178,9 +181,10 @@ class _ProgramTerms:
     def unknown(self) -> list[str]:
         return list(dict.fromkeys((*self.denied, *self.unknown_names, *self.unknown_words)))
 
-    def add_name(self, name: Name, vocabulary: Vocabulary) -> None:
+    def add_name(self, name: Name, vocabulary: Vocabulary, *, reading: int) -> None:
         """Count a name: as denied, as a known term, or as unknown if it is free."""
-        if vocabulary.find_denied(name.path) is not None:
+        paths = variants_of(name.path) if reading > READING_FIRST else (name.path,)
+        if any(vocabulary.find_denied(path) is not None for path in paths):
             self.denied[name.path] = None
         elif name.origin == "own":
             return
@@ -227,10 +231,13 @@ def validate(
     found = _terms_of(program, vocabulary)
     matched, unknown = found.matched, found.unknown
     apart = _terms_apart(matched, vocabulary) if rules.connected else []
-    fails = _breaks_rules(found, vocabulary, rules, apart)
+    uncovered = _uncovered(program, found, vocabulary)
+    fails = _breaks_rules(found, vocabulary, rules, apart) or (
+        rules.strictness == "strict" and any(each.runs for each in uncovered)
+    )
     escalates = fails and retry_count >= rules.retries_max
     said = _message_sentences(
-        found, unknown, apart, program, rules, fails=fails, escalates=escalates
+        found, unknown, apart, program, uncovered, rules, fails=fails, escalates=escalates
     )
     return ValidationResult(
         is_valid=not fails,
@@ -247,11 +254,37 @@ def validate(
 def _terms_of(program: Program, vocabulary: Vocabulary) -> _ProgramTerms:
     found = _ProgramTerms()
     for name in program.names:
-        found.add_name(name, vocabulary)
+        found.add_name(name, vocabulary, reading=program.reading)
     for argument in program.arguments:
         if (term := found.names.get(argument.path)) is not None and vocabulary.is_tool(term):
             found.add_text(argument.text, vocabulary)
     return found
+
+
+def _uncovered(
+    program: Program, found: _ProgramTerms, vocabulary: Vocabulary
+) -> Sequence[Uncovered]:
+    """Return what the reading does not cover, in the order of the source.
+
+    Where something is denied, that includes a value under which something denied is found, and
+    texts for tools that are computed: a denied word may be in them.
+    """
+    made = set(program.uncovered)
+    for path, line in program.values.items():
+        if any(vocabulary.denies_below(each) for each in variants_of(path)):
+            made.add(Uncovered(line, f"{path}, used as a value"))
+    if vocabulary.denies_words:
+        for path, line in (*program.computed.items(), *program.values.items()):
+            if (term := found.names.get(path)) is not None and vocabulary.is_tool(term):
+                made.add(Uncovered(line, f"texts for {path}"))
+    return sorted(made)
+
+
+def _uncovered_sentence(uncovered: Sequence[Uncovered]) -> str:
+    shown = [f"{quote(_cut(each.what))} (line {each.line:,})" for each in uncovered]
+    more = len(shown) - _UNCOVERED_SHOWN_MAX
+    rest = f" and {more:,} more" if more > 0 else ""
+    return f"Not covered by the check: {', '.join(shown[:_UNCOVERED_SHOWN_MAX])}{rest}."
 
 
 def _breaks_rules(
@@ -289,7 +322,7 @@ def _terms_apart(matched: Sequence[str], vocabulary: Vocabulary) -> list[str]:
 
 def _message_sentences(
     found: _ProgramTerms, unknown: Sequence[str], apart: Sequence[str], program: Program,
-    rules: Rules, *, fails: bool, escalates: bool,
+    uncovered: Sequence[Uncovered], rules: Rules, *, fails: bool, escalates: bool,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the sentences of a verdict's message."""
     if found.denied:
@@ -298,6 +331,8 @@ def _message_sentences(
         yield f"Not connected with the other terms: {quote_list(_cut_terms(apart))}."
     if len(unknown) > TERMS_SHOWN_MAX:
         yield f"There are {len(unknown) - TERMS_SHOWN_MAX:,} more unknown terms."
+    if uncovered:
+        yield _uncovered_sentence(uncovered)
     if escalates:
         yield _escalation(rules)
     elif fails:

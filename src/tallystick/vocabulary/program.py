@@ -13,101 +13,39 @@ in it, or that are given (by programs before it, or as data), with all their att
 are Python's builtins and modules; all others are `free`. Only free names can be unknown.
 
 Texts that are arguments of calls are listed, too: string literals, also those in a list, tuple, set
-or dict. Texts that are computed (f-strings, sums) are not.
+or dict, and sums of literals. Texts that are computed are not; the calls that have some are listed.
 
-This is not a security boundary. A program can reach a function in ways that no reading finds
-(`getattr`); grants decide what it may do.
+The text of `exec`, `eval` and `compile` is read like the program if it is a literal, and so is the
+name that `getattr` or `__import__` is given. What no reading finds is `uncovered`: these functions
+with a computed text, `globals`, `sys.modules`, frames, star imports, and the like.
+
+This is not a security boundary: it finds slips, and says where it does not look. Grants decide what
+a program may do.
+
+The syntax is that of the Python that runs this module. So `guest_python` runs it in the sandbox,
+and nothing but the standard library and `python_names` may be imported here.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-# Names that every program has: Python's own and the shell's own. They are not terms.
-#
-# The lists are written out, so that a verdict does not depend on the interpreter that gives it:
-# they hold the names of every Python from 3.11 to 3.14.
-
-
-_WORD = re.compile(r"\S+")
-
-BUILTINS = frozenset(
-    _WORD.findall(
-        "ArithmeticError AssertionError AttributeError BaseException BaseExceptionGroup "
-        "BlockingIOError BrokenPipeError BufferError BytesWarning ChildProcessError "
-        "ConnectionAbortedError ConnectionError ConnectionRefusedError ConnectionResetError "
-        "DeprecationWarning EOFError Ellipsis EncodingWarning EnvironmentError Exception "
-        "ExceptionGroup False FileExistsError FileNotFoundError FloatingPointError "
-        "FutureWarning GeneratorExit IOError ImportError ImportWarning IndentationError "
-        "IndexError InterruptedError IsADirectoryError KeyError KeyboardInterrupt LookupError "
-        "MemoryError ModuleNotFoundError NameError None NotADirectoryError NotImplemented "
-        "NotImplementedError OSError OverflowError PendingDeprecationWarning PermissionError "
-        "ProcessLookupError PythonFinalizationError RecursionError ReferenceError "
-        "ResourceWarning RuntimeError RuntimeWarning StopAsyncIteration StopIteration "
-        "SyntaxError SyntaxWarning SystemError SystemExit TabError TimeoutError True "
-        "TypeError UnboundLocalError UnicodeDecodeError UnicodeEncodeError UnicodeError "
-        "UnicodeTranslateError UnicodeWarning UserWarning ValueError Warning "
-        "ZeroDivisionError abs aiter all anext any ascii bin bool breakpoint bytearray bytes "
-        "callable chr classmethod compile complex copyright credits delattr dict dir divmod "
-        "enumerate eval exec exit filter float format frozenset getattr globals hasattr hash "
-        "help hex id input int isinstance issubclass iter len license list locals map max "
-        "memoryview min next object oct open ord pow print property quit range repr reversed "
-        "round set setattr slice sorted staticmethod str sum super tuple type vars zip "
-    )
+from tallystick.vocabulary.python_names import (
+    MODULES,
+    MODULES_OF_UNREAD,
+    PARTS_OF_UNREAD,
+    REACH_UNREAD,
+    REACHING_ATTRIBUTES,
+    RUN_UNREAD,
+    is_module_alone,
+    is_standard,
+    variants_of,
 )
-
-MODULES = frozenset(
-    _WORD.findall(
-        "abc aifc annotationlib antigravity argparse array ast asynchat asyncio asyncore "
-        "atexit audioop base64 bdb binascii bisect builtins bz2 cProfile calendar cgi cgitb "
-        "chunk cmath cmd code codecs codeop collections colorsys compileall compression "
-        "concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses "
-        "dataclasses datetime dbm decimal difflib dis distutils doctest email encodings "
-        "ensurepip enum errno faulthandler fcntl filecmp fileinput fnmatch fractions ftplib "
-        "functools gc genericpath getopt getpass gettext glob graphlib grp gzip hashlib heapq "
-        "hmac html http idlelib imaplib imghdr imp importlib inspect io ipaddress itertools "
-        "json keyword lib2to3 linecache locale logging lzma mailbox mailcap marshal math "
-        "mimetypes mmap modulefinder msilib msvcrt multiprocessing netrc nis nntplib nt "
-        "ntpath nturl2path numbers opcode operator optparse os ossaudiodev pathlib pdb pickle "
-        "pickletools pipes pkgutil platform plistlib poplib posix posixpath pprint profile "
-        "pstats pty pwd py_compile pyclbr pydoc pydoc_data pyexpat queue quopri random re "
-        "readline reprlib resource rlcompleter runpy sched secrets select selectors shelve "
-        "shlex shutil signal site smtpd smtplib sndhdr socket socketserver spwd sqlite3 "
-        "sre_compile sre_constants sre_parse ssl stat statistics string stringprep struct "
-        "subprocess sunau symtable sys sysconfig syslog tabnanny tarfile telnetlib tempfile "
-        "termios textwrap this threading time timeit tkinter token tokenize tomllib trace "
-        "traceback tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib "
-        "uu uuid venv warnings wave weakref webbrowser winreg winsound wsgiref xdrlib xml "
-        "xmlrpc zipapp zipfile zipimport zlib zoneinfo "
-    )
-)
-
-SHELL_BUILTINS = frozenset(
-    _WORD.findall(
-        ": . [ alias bg bind break builtin caller cd command compgen complete compopt continue "
-        "declare dirs disown echo enable eval exec exit export false fc fg for getopts hash help "
-        "history jobs kill let local logout mapfile popd printf pushd pwd read readarray readonly "
-        "return select set shift shopt source suspend test time times trap true type typeset "
-        "ulimit umask unalias unset wait"
-    )
-)
-
-
-def is_standard(name: str) -> bool:
-    """Return True if a bare name is Python's own.
-
-    That is a builtin, a module of the standard library, `_`, or a name like `__name__`.
-    """
-    if name in BUILTINS or name in MODULES or name == "_":
-        return True
-    return name.startswith("__") and name.endswith("__") and len(name) > len("____")
-
 
 # The names that a program uses, read from its source without running it.
 
@@ -117,6 +55,11 @@ PROGRAM_CHARS_MAX = 64 << 10
 # Far below the limit of the interpreter's own stack, which differs from call to call.
 DEPTH_MAX = 400
 _NOTHING_GIVEN: Mapping[str, str] = MappingProxyType({})
+
+# How programs are read. 1 is as until version 0.1: what cannot be read is not listed, and of
+# several modules imported under one name only the last counts. Recorded runs keep their reading,
+# so that their verdicts stay the same.
+READING_FIRST, READING = 1, 2
 
 Origin = Literal["free", "standard", "own"]
 
@@ -133,6 +76,17 @@ class Argument(NamedTuple):
 
     path: str
     text: str
+
+
+class Uncovered(NamedTuple):
+    """A part of a program by which it can reach names that the reading does not find.
+
+    `runs` is True if it runs a text, or code, that was not read.
+    """
+
+    line: int
+    what: str
+    runs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,37 +107,53 @@ class Program:
     """A source that was read. With a problem, all else is empty.
 
     `kept` are the names that it leaves to later programs, each with the path it was imported from,
-    or "". Merged into `given` of this program, they are `given` of the next.
+    or "". Merged into `given` of this program, they are `given` of the next. A name that is
+    imported twice has all its paths, with a space between.
+
+    `uncovered` is in the order of the source. `values` are paths that are used other than by a
+    call, `computed` those of calls with a text that is not literal, each with its first line.
     """
 
     chars: int
     names: tuple[Name, ...] = ()
     arguments: tuple[Argument, ...] = ()
+    uncovered: tuple[Uncovered, ...] = ()
+    values: Mapping[str, int] = field(default_factory=dict)
+    computed: Mapping[str, int] = field(default_factory=dict)
+    reading: int = READING_FIRST
     kept: Mapping[str, str] = field(default_factory=dict)
     problem: Problem | None = None
 
 
-def read_python(source: str, *, given: Mapping[str, str] = _NOTHING_GIVEN) -> Program:
+def read_python(
+    source: str, *, given: Mapping[str, str] = _NOTHING_GIVEN, reading: int = READING
+) -> Program:
     """Read a Python program; nothing is raised, a fault is the `problem`.
 
     `given` are names that exist before it, each with the path it was imported from, or "" if it is
     data or was assigned.
     """
     if (problem := too_long(source)) is not None:
-        return Program(chars=len(source), problem=problem)
+        return Program(chars=len(source), problem=problem, reading=reading)
+    # Both sandboxes drop a byte order mark; a parser of texts does not.
+    text = source.removeprefix("\ufeff") if reading > READING_FIRST else source
     try:
-        with warnings.catch_warnings():
-            # The parser warns of escapes such as `\d`, which are the program's own business.
-            warnings.simplefilter("ignore")
-            tree = ast.parse(source)
-        return _Reader(given).read(tree, chars=len(source))
+        reader = _Reader(given) if reading == READING_FIRST else _WholeReader(given)
+        return reader.read(_parse(text), chars=len(source))
     except (RecursionError, MemoryError, _TooDeep):
         problem = Problem("unread", f"it is nested deeper than {DEPTH_MAX} levels")
     except SyntaxError as error:
         problem = Problem("syntax", f"line {error.lineno or 1}: {error.msg}")
     except (ValueError, OverflowError):
         problem = Problem("syntax", "it has characters that no program has")
-    return Program(chars=len(source), problem=problem)
+    return Program(chars=len(source), problem=problem, reading=reading)
+
+
+def _parse(source: str) -> ast.Module:
+    with warnings.catch_warnings():
+        # The parser warns of escapes such as `\d`, which are the program's own business.
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def too_long(source: str) -> Problem | None:
@@ -225,7 +195,10 @@ class _Reader:
             if visit is None:
                 self._visit_next(_children(node), inside)
             else:
-                visit(self, node, inside)
+                getattr(self, visit)(node, inside)
+        return self._program(chars)
+
+    def _program(self, chars: int) -> Program:
         names = [*map(_module_name, self._imports), *map(self._resolve, self._uses)]
         texts = [Argument(self._resolve(path).path, text) for path, text in self._texts]
         return Program(
@@ -332,24 +305,254 @@ class _Reader:
             self._bind(name, inside)
         self._visit_next(_children(node), inside)
 
+    def match_class(self, node: ast.MatchClass, inside: bool) -> None:
+        self._visit_next(_children(node), inside)
 
-_VISITORS: dict[type[ast.AST], Callable[..., None]] = {
-    ast.Name: _Reader.name,
-    ast.Attribute: _Reader.attribute,
-    ast.Call: _Reader.call,
-    ast.Import: _Reader.import_,
-    ast.ImportFrom: _Reader.import_from,
-    ast.FunctionDef: _Reader.scope,
-    ast.AsyncFunctionDef: _Reader.scope,
-    ast.ClassDef: _Reader.scope,
-    ast.Lambda: _Reader.scope,
-    ast.comprehension: _Reader.comprehension,
-    ast.arg: _Reader.parameter,
-    ast.ExceptHandler: _Reader.handler,
-    ast.Global: _Reader.global_,
-    ast.MatchAs: _Reader.pattern,
-    ast.MatchStar: _Reader.pattern,
-    ast.MatchMapping: _Reader.pattern,
+
+class _WholeReader(_Reader):
+    """A reader that also lists what it cannot read, and keeps all paths of a name."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        super().__init__(given)
+        # All paths of each name that an import binds. Which of several imports comes last is not
+        # known: it may be in a branch, or a loop.
+        self._paths: dict[str, dict[str, None]] = {}
+        # Paths that begin with `__import__("a")`.
+        self._by_import: set[str] = set()
+        self._called: set[int] = set()
+        self._lines: dict[str, int] = {}
+        self._import_lines: dict[str, int] = {}
+        self._values: dict[str, int] = {}
+        self._computed: dict[str, int] = {}
+        self._found: dict[Uncovered, None] = {}
+        # The line of a text that is read inside of the program is that of its call.
+        self._line_of_text: dict[int, int] = {}
+        self._texts_read = 0
+        self._trees: list[ast.AST] = []
+
+    def _program(self, chars: int) -> Program:
+        names = [_module_name(each) for each in self._imports]
+        names += [name for path in self._uses for name in self._resolve_all(path)]
+        texts = [
+            Argument(name.path, text)
+            for path, text in self._texts
+            for name in self._resolve_all(path)
+        ]
+        kept = {
+            name: " ".join(self._paths.get(name, ())) or path for name, path in self._kept.items()
+        }
+        return Program(
+            chars=chars,
+            names=tuple(dict.fromkeys(names)),
+            arguments=tuple(dict.fromkeys(texts)),
+            uncovered=tuple(sorted(self._all_uncovered())),
+            values=self._with_lines(self._values),
+            computed=self._with_lines(self._computed),
+            reading=READING,
+            kept=kept,
+        )
+
+    def _all_uncovered(self) -> set[Uncovered]:
+        found = set(self._found)
+        used = [
+            (name.path, line, path in self._values)
+            for path, line in self._lines.items()
+            if self._is_python(path)
+            for name in self._resolve_all(path)
+        ]
+        used += [(path, line, False) for path, line in self._import_lines.items()]
+        for path, line, is_value in used:
+            for variant in variants_of(path):
+                parts = variant.split(".", PARTS_OF_UNREAD)[:PARTS_OF_UNREAD]
+                heads = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
+                if not heads.isdisjoint(RUN_UNREAD):
+                    found.add(Uncovered(line, path, True))
+                elif not heads.isdisjoint(REACH_UNREAD) or (
+                    # A module that is passed on: what is taken from it is not read.
+                    is_value and variant in MODULES_OF_UNREAD
+                ):
+                    found.add(Uncovered(line, path))
+        return found
+
+    def _is_python(self, path: str) -> bool:
+        """Return True if a path may begin with a module or a builtin of Python.
+
+        A variable that is called `code` or `trace` is no module. One that is called `exec` may
+        still be the builtin, where the assignment does not happen.
+        """
+        root = path.partition(".")[0]
+        imported = root in self._paths or bool(self._given.get(root)) or path in self._by_import
+        return imported or not is_module_alone(root)
+
+    def _with_lines(self, paths: Mapping[str, int]) -> dict[str, int]:
+        made: dict[str, int] = {}
+        for path, line in paths.items():
+            for name in self._resolve_all(path):
+                made.setdefault(name.path, line)
+        return made
+
+    def _resolve_all(self, path: str) -> Iterator[Name]:
+        """Yield a path as names, one for each module that its first part may be."""
+        root, dot, rest = path.partition(".")
+        origins = dict.fromkeys((*self._paths.get(root, ()), *self._given.get(root, "").split()))
+        for origin in origins:
+            whole = f"{origin}{dot}{rest}"
+            yield Name(whole, "own") if root in self._bound else _module_name(whole)
+        if not origins:
+            own = root in self._bound or root in self._given
+            yield Name(path, "own" if own else "standard" if is_standard(root) else "free")
+
+    def _bind_import(self, name: str, path: str, inside: bool) -> None:
+        super()._bind_import(name, path, inside)
+        self._paths.setdefault(name, {})[path] = None
+
+    def _line(self, node: ast.AST) -> int:
+        return self._line_of_text.get(id(node)) or int(getattr(node, "lineno", 1))
+
+    def _use(self, path: str, node: ast.AST) -> None:
+        line = self._line(node)
+        self._uses[path] = None
+        self._lines.setdefault(path, line)
+        if id(node) not in self._called:
+            self._values.setdefault(path, line)
+        for each in path.split(".")[1:]:
+            self._look_at(each, node)
+
+    def _look_at(self, attribute: str, node: ast.AST) -> None:
+        if attribute in REACHING_ATTRIBUTES:
+            self._found[Uncovered(self._line(node), f".{attribute}")] = None
+
+    def name(self, node: ast.Name, inside: bool) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._use(node.id, node)
+        else:
+            self._bind(node.id, inside)
+
+    def attribute(self, node: ast.Attribute, inside: bool) -> None:
+        path, root = _path(node)
+        if path is not None:
+            self._use(path, node)
+            return
+        part: ast.expr = node
+        while isinstance(part, ast.Attribute):
+            self._look_at(part.attr, node)
+            part = part.value
+        if (whole := _path_in(node)) is not None:
+            self._called.add(id(root))
+            self._use(whole, node)
+            self._by_import.add(whole)
+        self._visit_next((root,), inside)
+
+    def call(self, node: ast.Call, inside: bool) -> None:
+        given = [*node.args, *(each.value for each in node.keywords)]
+        path, _ = _path(node.func)
+        self._called.add(id(node.func))
+        if path is not None:
+            texts, is_literal = _texts_in(given)
+            for text in texts:
+                self._texts[path, text] = None
+            if not is_literal:
+                self._computed.setdefault(path, self._line(node))
+        if path is not None and self._reads(path, node, inside):
+            # Used, so that it can be denied; but what it does was read.
+            self._uses[path] = None
+            # What an attribute is taken from is used as its path, and not by itself.
+            whole = path == "getattr" and _path(node.args[0])[0] is not None
+            self._visit_next(given[1:] if whole else given, inside)
+        else:
+            self._visit_next((node.func, *given), inside)
+
+    def _reads(self, path: str, node: ast.Call, inside: bool) -> bool:
+        """Return True if a call of a builtin with a literal text was read in full."""
+        text = _text_of(node, 1 if path == "getattr" else 0)
+        if text is None or any(isinstance(each, ast.Starred) for each in node.args):
+            return False
+        match path:
+            case "getattr":
+                self._look_at(text, node)
+                whole = _path_in(node.args[0])
+                if whole is not None:
+                    self._called.add(id(_path(node.args[0])[1]))
+                    self._use(f"{whole}.{text}", node)
+                    if _path(node.args[0])[0] is None:
+                        self._by_import.add(f"{whole}.{text}")
+                return True
+            case "__import__":
+                self._imports[text] = None
+                self._import_lines.setdefault(text, self._line(node))
+                if id(node) not in self._called:
+                    module = text.partition(".")[0]
+                    self._lines.setdefault(module, self._line(node))
+                    self._values.setdefault(module, self._line(node))
+                    self._by_import.add(module)
+                return True
+            case "exec" | "eval" | "compile":
+                return self._read_text(text.lstrip(" \t") if path == "eval" else text, node, inside)
+            case _:
+                return False
+
+    def _read_text(self, text: str, node: ast.Call, inside: bool) -> bool:
+        """Visit the tree of a text that the program runs. Return False if it was not read."""
+        self._texts_read += 1
+        if self._texts_read > _TEXTS_READ_MAX:
+            return False
+        try:
+            tree = _parse(text)
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+        line = self._line(node)
+        for each in ast.walk(tree):
+            self._line_of_text[id(each)] = line
+        # Kept as long as the reader: the ids of its nodes must stay theirs.
+        self._trees.append(tree)
+        self._visit_next((tree,), inside)
+        return True
+
+    def import_(self, node: ast.Import, inside: bool) -> None:
+        super().import_(node, inside)
+        for each in node.names:
+            self._import_lines.setdefault(each.name, self._line(node))
+
+    def import_from(self, node: ast.ImportFrom, inside: bool) -> None:
+        super().import_from(node, inside)
+        if node.level:
+            what = f"from {'.' * node.level}{node.module or ''} import"
+            self._found[Uncovered(self._line(node), what, True)] = None
+            return
+        for each in node.names:
+            path = f"{node.module}.{each.name}"
+            self._import_lines.setdefault(path, self._line(node))
+            self._look_at(each.name, node)
+            if each.name == "*":
+                self._found[Uncovered(self._line(node), path)] = None
+
+    def match_class(self, node: ast.MatchClass, inside: bool) -> None:
+        """Visit the pattern of a class, which takes attributes by their names."""
+        for each in node.kwd_attrs:
+            self._look_at(each, node)
+        self._visit_next(_children(node), inside)
+
+
+# The most texts of `exec` and `eval` that are read in one program.
+_TEXTS_READ_MAX = 100
+_VISITORS: dict[type[ast.AST], str] = {
+    ast.Name: "name",
+    ast.Attribute: "attribute",
+    ast.Call: "call",
+    ast.Import: "import_",
+    ast.ImportFrom: "import_from",
+    ast.FunctionDef: "scope",
+    ast.AsyncFunctionDef: "scope",
+    ast.ClassDef: "scope",
+    ast.Lambda: "scope",
+    ast.comprehension: "comprehension",
+    ast.arg: "parameter",
+    ast.ExceptHandler: "handler",
+    ast.Global: "global_",
+    ast.MatchAs: "pattern",
+    ast.MatchStar: "pattern",
+    ast.MatchMapping: "pattern",
+    ast.MatchClass: "match_class",
 }
 # The fields of each kind of node that may hold names: no operators, contexts or texts.
 _NO_PARTS = frozenset({"arg", "attr", "ctx", "id", "kind", "op", "ops", "type_comment"})
@@ -361,7 +564,7 @@ _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {
 # Type parameters: Python has them since 3.12, and we support 3.11.
 for _newer in ("TypeVar", "ParamSpec", "TypeVarTuple"):
     if hasattr(ast, _newer):
-        _VISITORS[getattr(ast, _newer)] = _Reader.pattern
+        _VISITORS[getattr(ast, _newer)] = "pattern"
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
@@ -403,6 +606,68 @@ def _literals(node: ast.expr) -> Iterator[str]:
     for each in inside:
         if isinstance(each, ast.Constant) and isinstance(each.value, str):
             yield each.value
+
+
+def _text_of(node: ast.Call, place: int) -> str | None:
+    """Return the literal text at a place among the arguments of a call, or None."""
+    if place >= len(node.args):
+        return None
+    return _folded(node.args[place])
+
+
+def _folded(node: ast.AST) -> str | None:
+    """Return the text that an expression of literals is, or None."""
+    parts: list[str] = []
+    waiting: list[ast.AST] = [node]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, ast.Constant) and isinstance(each.value, str):
+            parts.append(each.value)
+        elif isinstance(each, ast.JoinedStr):
+            waiting.extend(reversed(each.values))
+        elif isinstance(each, ast.BinOp) and isinstance(each.op, ast.Add):
+            waiting.extend((each.right, each.left))
+        else:
+            return None
+    return "".join(parts)
+
+
+def _texts_in(given: Iterable[ast.expr]) -> tuple[list[str], bool]:
+    """Return the literal texts in arguments, and whether nothing in them is computed."""
+    texts: list[str] = []
+    is_literal = True
+    waiting: list[ast.AST] = list(reversed([*given]))
+    while waiting:
+        each = waiting.pop()
+        if (text := _folded(each)) is not None:
+            texts.append(text)
+        elif isinstance(each, ast.List | ast.Tuple | ast.Set):
+            waiting.extend(reversed(each.elts))
+        elif isinstance(each, ast.Dict):
+            waiting.extend(reversed([*filter(None, each.keys), *each.values]))
+        elif isinstance(each, ast.Starred):
+            waiting.append(each.value)
+        elif not isinstance(each, ast.Constant):
+            is_literal = False
+    return texts, is_literal
+
+
+def _path_in(node: ast.expr) -> str | None:
+    """Return the path that an expression is, also if it begins with `__import__("a.b")`, or None.
+
+    `__import__("a.b")` gives `a`.
+    """
+    path, root = _path(node)
+    if path is not None or not isinstance(root, ast.Call) or not isinstance(root.func, ast.Name):
+        return path
+    module = _text_of(root, 0) if root.func.id == "__import__" else None
+    if module is None:
+        return None
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((module.partition(".")[0], *reversed(parts)))
 
 
 def _module_name(path: str) -> Name:

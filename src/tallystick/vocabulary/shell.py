@@ -9,12 +9,12 @@ from itertools import pairwise
 
 from tallystick.vocabulary.program import (
     PROGRAM_CHARS_MAX,
-    SHELL_BUILTINS,
     Name,
     Problem,
     Program,
     too_long,
 )
+from tallystick.vocabulary.python_names import SHELL_BUILTINS
 
 # A shell text and the position in it; and the error that ends the reading early.
 

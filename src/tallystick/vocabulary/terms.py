@@ -398,6 +398,12 @@ class Vocabulary:
         self._denied = {normalize(each.term): each.instead for each in entries if each.denied}
         self._denied_words = {fold(term) for term in self._denied}
         self._denied_modules = {term.rpartition(".")[0] for term in self._denied} - {""}
+        # What a denied term begins with, up to each of its dots.
+        self._denied_heads = {
+            ".".join(parts[:count])
+            for parts in (term.split(".") for term in self._denied)
+            for count in range(1, len(parts))
+        }
         self._groups = self._group_names(entries)
 
     def __len__(self) -> int:
@@ -441,6 +447,15 @@ class Vocabulary:
             if not dot:
                 return None
         return path
+
+    def denies_below(self, path: str) -> bool:
+        """Return True if a denied term begins with this path and a dot."""
+        return path in self._denied_heads
+
+    @property
+    def denies_words(self) -> bool:
+        """True if any term is denied."""
+        return bool(self._denied)
 
     def is_denied_word(self, word: str) -> bool:
         """Return True if a word is a denied term, without regard to case."""

@@ -56,6 +56,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import runs_in_doubt
+from tallystick.sandbox.process.backend import network_of
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sessions.surroundings import SessionLease
 from tallystick.vocabulary.capability import read_vocabulary
@@ -727,6 +728,58 @@ def test_every_attempt_is_on_the_record_and_replays(
     assert isinstance(records[-1], RunEnded)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_service_of_this_machine_is_reached_if_it_is_granted_as_private(
+    process: ProcessSandbox, served: int, host: str
+) -> None:
+    there, elsewhere = f"http://{host}:{served}/", "http://127.0.0.1:1/"
+    plan = [
+        program(*FETCH, f"print(get({there!r}), get({elsewhere!r}))"),
+        program("FINAL(1)"),
+    ]
+    here = at(process, plan)
+
+    run = here.session.run(GOAL, grants=[f"net:private:{host}:{served}"])
+
+    seen = [
+        (each.host, each.port, each.outcome) for each in of(here.records(run.run), NetworkAttempted)
+    ]
+    assert seen == [(host, served, "allowed"), ("127.0.0.1", 1, "refused")]
+    assert "here" in here.model.texts[1]
+    assert here.session.replay(run.run).held
+
+
+@pytest.mark.parametrize(
+    ("grant", "said"),
+    [
+        ("net:127.0.0.1:8080", "to grant it, give net:private:127.0.0.1:8080"),
+        ("net:localhost:8080", "to grant it, give net:private:localhost:8080"),
+        ("net:[::1]:8080", r"to grant it, give net:private:\[::1\]:8080"),
+        ("net:192.168.1.4", "192.168.1.4 is not a public address"),
+        ("net:private:*.corp:80", "a host that may be private is named in full"),
+        ("net:private:[corp]:80", "an IPv6 address in brackets is needed"),
+    ],
+)
+def test_a_grant_that_could_never_work_is_refused_when_it_is_given(
+    process: ProcessSandbox, grant: str, said: str
+) -> None:
+    here = at(process, [program("FINAL(1)")])
+
+    with pytest.raises(UsageError, match=said) as caught:
+        here.session.run(GOAL, grants=[grant])
+
+    assert "\n" not in str(caught.value)
+    assert here.ledger.runs() == []
+
+
+def test_an_ipv6_address_is_granted_as_the_proxy_writes_it() -> None:
+    network = network_of(["net:private:[0:0:0:0:0:0:0:1]:80", "net:[2606:4700::1111]"])
+
+    assert network is not None
+    assert network.private == {"::1:80"}
+    assert network.allow == {"::1:80", "2606:4700::1111:80", "2606:4700::1111:443"}
+
+
 @pytest.mark.parametrize(
     "grants",
     [
@@ -851,3 +904,44 @@ def test_calls_of_a_native_program_are_recorded(process: ProcessSandbox) -> None
     names = [each.name for each in of(here.records(run.run), HostAnswered)]
 
     assert names == ["send", "llm_query", "llm_query_batched"]
+
+
+# -- the vocabulary ------------------------------------------------------------------------------
+
+
+def test_a_native_program_is_checked_as_the_python_of_this_process_reads_it(
+    process: ProcessSandbox,
+) -> None:
+    """That is the Python that runs it: what is new in the WASM sandbox would fail by itself."""
+    vocabulary = read_vocabulary("strict", None, name="")
+    here = at(
+        process,
+        [program("\ufefffetch_invioce(1)"), program("FINAL(1)")],
+        vocabulary=vocabulary,
+    )
+
+    run = here.session.run(GOAL)
+
+    checked = of(here.records(run.run), ProgramChecked)
+    assert [(each.decision, each.unknown_terms) for each in checked] == [
+        ("block", ("fetch_invioce",)),
+        ("pass", ()),
+    ]
+    assert here.session.replay(run.run).held
+
+
+def test_what_this_python_cannot_parse_is_not_read_by_another(
+    process: ProcessSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_guest(*given: object, **more: object) -> None:
+        raise AssertionError("a native program is not read in the WASM sandbox")
+
+    monkeypatch.setattr("tallystick.vocabulary.guest_python.read_python_in", no_guest)
+    vocabulary = read_vocabulary("strict", None, name="")
+    here = at(process, [program("x = = 1"), program("FINAL(1)")], vocabulary=vocabulary)
+
+    run = here.session.run(GOAL)
+
+    checked = of(here.records(run.run), ProgramChecked)
+    assert checked[0].message == "Not checked: line 1: invalid syntax."
+    assert run.answer == "1"

@@ -17,14 +17,15 @@ from tallystick.attachments.collect import (
     ReclaimPolicy,
     ReclaimReport,
     reclaim,
+    reclaim_forgotten,
 )
-from tallystick.attachments.port import Reference
+from tallystick.attachments.port import AttachmentTooLong, Reference
 from tallystick.attachments.session import SessionAttachments
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError, system_errors
-from tallystick.core.records import RunStarted, StepEntered
+from tallystick.core.records import AttachmentRef, RunStarted, StepEntered
 from tallystick.runtime.runs.history import records_of, resolve_run
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.private_file import whole_file
@@ -42,11 +43,25 @@ _SESSION = click.option(
 _RUN = click.option(
     "--run", metavar="RUN", help="Use the attachments that this run keeps, not those of --session."
 )
+_FREED_SHOWN = 20
+
+
+class Released(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an attachment that a session released.
+
+    `holders` counts the references of others, which keep its bytes. `freed` is True if they are
+    gone.
+    """
+
+    id: str
+    freed: bool
+    freed_bytes: int
+    holders: int
 
 
 @click.group("attach")
 def command() -> None:
-    r"""Store, read, list, verify and clean up attachments.
+    r"""Store, read, list, verify, remove and clean up attachments.
 
     An attachment is bytes that are stored once under their SHA-256 digest. It stays as long as a
     holder keeps it: a run, a session, or a name of your own (--session).
@@ -74,17 +89,26 @@ def _open_attachments() -> Iterator[CollectableAttachments]:
     help="Store this media type.  [default: guessed from bytes]",
 )
 @click.option("--label", metavar="TEXT", help="Store this label.  [default: the file's name]")
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Refuse a source of more than N bytes.  [default: none for files; 4 GiB for others]",
+)
 @JSON
 def put_command(
     files: tuple[str, ...],
     session_id: str,
     media_type: str | None,
     label: str | None,
+    max_bytes: int | None,
     as_json: bool,
 ) -> int:
     r"""Store files, and print their ids.
 
     FILE is a path, or - for standard input. --session names the holder that keeps them.
+
+    If one of them cannot be kept, none is held.
 
     \b
     Example:
@@ -95,7 +119,7 @@ def put_command(
         refs = []
         for name in files:
             with _source(name) as source:
-                refs.append(held.put(source, media_type=media_type, label=label or _label_of(name)))
+                refs.append(_put(held, source, media_type, label or _label_of(name), max_bytes))
         held.commit([ref.id for ref in refs])
     if as_json:
         echo_json(refs)
@@ -157,6 +181,54 @@ def ls_command(session_id: str, run: str | None, as_json: bool) -> int:
     return OK
 
 
+@command.command("rm")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@_SESSION
+@JSON
+def rm_command(ids: tuple[str, ...], session_id: str, as_json: bool) -> int:
+    r"""Release what a session holds. Bytes that nobody else holds are deleted at once.
+
+    Bytes that only this session holds and a run's records name are refused: tally rm removes a run
+    with what it holds.
+
+    \b
+    Example:
+        tally attach rm 5891b5b522d5…
+    """
+    with open_stores(ledger_path()) as stores:
+        held = SessionAttachments(stores.attachments, session_id=session_id)
+        # All of them are looked at before any is released.
+        found = list(dict.fromkeys(held.reference(_whole_id(held, each)).ref.id for each in ids))
+        alone = [id for id in found if not _others(stores.attachments, id, session_id)]
+        needed = needed_attachments(stores.ledger) if alone else frozenset()
+        refused = [id for id in alone if id in needed]
+        if refused:
+            raise UsageError(
+                f"{refused[0][:16]}… is named by the records of a run or a session, and nobody "
+                "else holds it; tally rm RUN removes a run with what it holds"
+            )
+        sizes = {id: stores.attachments.byte_len(id) for id in alone}
+        for id in found:
+            held.delete(id)
+        report = reclaim_forgotten(stores.attachments, alone)
+        gone = set(report.reclaimed_ids)
+        released = [
+            Released(
+                id=id,
+                freed=id in gone,
+                freed_bytes=sizes[id] if id in gone else 0,
+                holders=len(_others(stores.attachments, id, session_id)),
+            )
+            for id in found
+        ]
+    if as_json:
+        echo_json(released)
+    else:
+        for each in released:
+            click.echo(_released(each))
+    return LEDGER if report.failed_ids else OK
+
+
 @command.command("gc")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted; delete nothing.")
 @click.option(
@@ -182,13 +254,19 @@ def gc_command(dry_run: bool, grace: float, everything: bool, as_json: bool) -> 
         empty_root_set=(EmptyRootSet.AUTHORIZE_DELETE_ALL if everything else EmptyRootSet.REFUSE),
     )
     with open_stores(ledger_path()) as stores:
+        sizes = _sizes(stores.attachments)
         report = reclaim(
             stores.attachments,
             policy=policy,
             dry_run=dry_run,
             needed=lambda: needed_attachments(stores.ledger),
         )
-    click.echo(msgspec.json.encode(report).decode() if as_json else _reclaim_line(report))
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    else:
+        click.echo(_reclaim_line(report))
+        for line in _freed(report, sizes):
+            click.echo(line)
     if report.needed_ids:
         click.echo(
             f"{len(report.needed_ids):,} not deleted: a run or a session needs them, but its "
@@ -257,6 +335,55 @@ def _source(name: str) -> Iterator[BinaryIO]:
         file = open(name, "rb")  # noqa: SIM115 (closed below; the error is of opening alone)
     with file:
         yield file
+
+
+def _put(
+    held: SessionAttachments,
+    source: BinaryIO,
+    media_type: str | None,
+    label: str | None,
+    max_bytes: int | None,
+) -> AttachmentRef:
+    try:
+        return held.put(source, media_type=media_type, label=label, bytes_max=max_bytes)
+    except AttachmentTooLong as error:
+        # The same, with the option's name in it.
+        raise AttachmentTooLong(
+            name=_plain(error.name), bytes_max=error.bytes_max, how="--max-bytes"
+        ) from None
+
+
+def _others(attachments: CollectableAttachments, id: str, session_id: str) -> list[Reference]:
+    """Return the references of other sessions to the same bytes."""
+    found = attachments.references(id=id)
+    return [each for each in found if each.intent.session_id != session_id]
+
+
+def _released(each: Released) -> str:
+    if each.holders:
+        return f"{each.id[:16]}  released; {quantity(each.holders, 'other reference')} to it stay"
+    if each.freed:
+        return f"{each.id[:16]}  released; {quantity(each.freed_bytes, 'byte')} freed"
+    return f"{each.id[:16]}  released; its bytes go with the next tally attach gc"
+
+
+def _sizes(attachments: CollectableAttachments) -> dict[str, int]:
+    with attachments.looking() as rows:
+        return {} if rows is None else {each.id: each.byte_len for each in rows.blobs()}
+
+
+def _freed(report: ReclaimReport, sizes: dict[str, int]) -> Iterator[str]:
+    """Yield a line for each attachment that is gone, or would be, the largest first."""
+    ids = sorted(report.reclaimed_ids, key=lambda id: (-sizes.get(id, 0), id))
+    verb = "would free" if report.dry_run else "freed"
+    for id in ids[:_FREED_SHOWN]:
+        size = quantity(sizes[id], "byte") if id in sizes else "a file that no record names"
+        yield f"{verb:<10}  {id[:16]}  {size}"
+    if len(ids) > _FREED_SHOWN:
+        yield f"{verb:<10}  and {len(ids) - _FREED_SHOWN:,} more (--json has all)"
+    if report.orphan_staged_count:
+        files = quantity(report.orphan_staged_count, "unfinished file")
+        yield f"{verb:<10}  {files}, {quantity(report.orphan_staged_bytes, 'byte')}"
 
 
 def _label_of(name: str) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
 from tallystick.cli.progress import Row, budget_lines, fit, row_text, shown_cost
 from tallystick.cli.show import (
+    decided,
     outcome,
     plain,
     quantity,
@@ -24,6 +25,7 @@ from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.machine.reply import as_program, is_program, parse_reply
 from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
+    Approval,
     AskModel,
     ModelLine,
     ModelReplied,
@@ -305,7 +307,8 @@ def receipt_command(run: str, as_json: bool, harn: bool, steps: bool) -> int:
     elif as_json:
         echo_json({"run": found, "receipt": receipt})
     else:
-        for line in _receipt_lines(found, receipt):
+        # Receipts of older runs do not list the decisions of persons; the record has them.
+        for line in _receipt_lines(found, receipt, _tally_of(records).approvals):
             echo_line(line)
     return 0
 
@@ -344,13 +347,18 @@ def _receipt_of(run: str, records: Sequence[Record]) -> Receipt:
         raise UsageError(
             f"run {run} has not ended, so there is no receipt yet; tally inspect {run} shows it"
         )
-    tally = Tally()
-    for record in records:
-        tally.add(record)
+    tally = _tally_of(records)
     return tally.receipt(started, ended)
 
 
-def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
+def _tally_of(records: Sequence[Record]) -> Tally:
+    tally = Tally()
+    for record in records:
+        tally.add(record)
+    return tally
+
+
+def _receipt_lines(run: str, receipt: Receipt, approvals: Sequence[Approval] = ()) -> list[str]:
     charge = receipt.charge
     total = sum(each.usd for each in receipt.models)
     unpriced = sum(each.unpriced for each in receipt.models)
@@ -373,6 +381,11 @@ def _receipt_lines(run: str, receipt: Receipt) -> list[str]:
     if receipt.step is not None and receipt.parent is not None:
         made.append(f"step      {plain(receipt.step)}  of {plain(receipt.parent)}")
     made += [_model(each) for each in receipt.models]
+    made += [
+        f"person    turn {each.turn}  {decided(each.decision, by=each.by, at=each.at)}  "
+        f"program sha256:{each.sha256}"
+        for each in receipt.approvals or approvals
+    ]
     if receipt.refused_calls:
         made.append(f"refused   {quantity(receipt.refused_calls, 'call')} that the budget forbade")
     made += [f"called    {name}  {quantity(count, 'time')}" for name, count in receipt.tool_calls]

@@ -98,10 +98,10 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
 def ls_command(limit: int, in_doubt: bool, children: bool, as_json: bool) -> int:
     r"""List the runs of the ledger, the newest last.
 
-    Chains of steps are listed too. A run that has not ended is `running`, `cut off` (continue it
-    with tally resume), `in doubt` (cut off during a call whose outcome is unknown), or `not begun`
-    (its process ended before its first record, so that there is nothing to resume). --in-doubt
-    also lists what dead processes have reserved of the total.
+    Chains of steps are listed too. A run that has not ended is `running` or `cut off`: continue it
+    with tally resume. If it is `in doubt`, it was cut off during a call whose outcome is unknown.
+    If it was `not begun`, its process ended before its first record, and nothing can be resumed.
+    --in-doubt also lists what dead processes have reserved of the total.
 
     \b
     Example:
@@ -422,8 +422,8 @@ def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool)
     r"""Settle model calls that dead processes left open.
 
     If a process dies during a model call, it is unknown whether the call was billed, and its
-    reservation stays. --charge records that the call may have been billed, --release that it was
-    not. The reservation in the total is settled with it, and tally resume then repeats the call.
+    reservation stays. Record with --charge that the call may have been billed. Record with
+    --release that it was not. The reservation in the total is settled with it, and tally resume then repeats the call.
     Without --charge or --release, open calls and reservations are listed. Other calls with an
     effect are not settled here, but by tally resume. Exit code 7 if the run has such a call.
 

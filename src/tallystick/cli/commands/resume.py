@@ -52,6 +52,11 @@ with_resume = stack_options(
         help="Load the run's model from here, if its recorded name does not say where it is: "
         "gguf:FILE or scripted:FILE.",
     ),
+    click.option(
+        "--sub-model",
+        metavar="MODEL",
+        help="Ask this model for sub-calls, if the recorded name does not say where it is.",
+    ),
     with_new_limits,
     click.option(
         "--allow-unpriced",
@@ -103,6 +108,7 @@ def resume_run(
     *,
     run: str,
     model: str | None,
+    sub_model: str | None = None,
     in_doubt: InDoubt,
     steal: bool,
     skill_directories: tuple[Path, ...],
@@ -165,6 +171,7 @@ def resume_run(
                 steal=steal,
                 decision=decision,
                 by=by,
+                sub_model=sub_model,
                 watch=watch,
                 heard=progress.heard,
             )

@@ -1,4 +1,4 @@
-"""`tally run`: answer a question with programs that a model writes."""
+"""`tally run` and `check`: answer a question with programs of a model; check one program."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from tallystick.cli.options import (
     with_skills,
     with_vocabulary,
 )
+from tallystick.cli.parts import JSON, echo_json
+from tallystick.cli.show import safe
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.core.machine.compaction import COMPACT_AT
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 # After this time without an end of standard input, a line says what the command waits for.
 _STDIN_SECONDS = 2.0
+# A pipe may never end, and what comes through it is kept in memory.
+_STDIN_BYTES_MAX = 1 << 30
 
 
 @click.command("run")
@@ -62,6 +66,11 @@ _STDIN_SECONDS = 2.0
     metavar="MODEL",
     help="Ask this model: PROVIDER:NAME, an alias, gguf:FILE, scripted:FILE or recorded:RUN.  "
     "[default: the setting model]",
+)
+@click.option(
+    "--sub-model",
+    metavar="MODEL",
+    help="Asked by programs that name no model, and by child runs.  [default: the run's]",
 )
 @with_limits
 @click.option(
@@ -136,6 +145,7 @@ def run_command(
     files: tuple[str, ...],
     schema: Path | None,
     put_skills: tuple[str, ...],
+    sub_model: str | None,
     skill_directories: tuple[Path, ...],
     no_skills: bool,
     session: str | None,
@@ -225,6 +235,7 @@ def run_command(
                 schema=rule,
                 skills=put_skills,
                 session=session,
+                sub_model=sub_model,
                 clock=settings.clock,
                 timezone=settings.timezone,
                 watch=watch,
@@ -268,9 +279,15 @@ def _read_stdin(*, quiet: bool) -> bytes:
     if not quiet:
         waiting.start()
     try:
-        return sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read(_STDIN_BYTES_MAX + 1)
     finally:
         waiting.cancel()
+    if len(data) > _STDIN_BYTES_MAX:
+        raise UsageError(
+            f"standard input has more than {_STDIN_BYTES_MAX:,} bytes, which are kept in memory; "
+            "write them to a file, and give that with -f"
+        )
+    return data
 
 
 def _read_schema_file(path: Path) -> Mapping[str, object]:
@@ -278,3 +295,88 @@ def _read_schema_file(path: Path) -> Mapping[str, object]:
     with system_errors(path, UsageError), path.open("rb") as file:
         raw = file.read(SCHEMA_BYTES_MAX + 1)
     return read_schema(raw, name=str(path))
+
+
+# `tally check`: a program and a vocabulary, without a run.
+
+
+# More than any program that is read; the rest of a longer file is not needed to say so.
+_PROGRAM_BYTES_MAX = 1 << 20
+# The functions that the programs of every run find, and the names that they answer with.
+_FUNCTIONS_OF_RUNS = (
+    "attachments", "budget", "llm_query", "llm_query_batched", "outputs", "rlm_query",
+    "rlm_query_batched",
+)  # fmt: skip
+_DATA_OF_RUNS = ("FINAL", "FINAL_VAR", "SHOW_VARS", "answer", "context")
+
+
+@click.command("check")
+@click.argument("program", metavar="FILE|-")
+@with_vocabulary
+@click.option("--function", "functions", multiple=True, metavar="NAME", help="A known function.")
+@click.option(
+    "--tool", "tools", multiple=True, metavar="NAME",
+    help="A known function whose text arguments are checked, too.",
+)  # fmt: skip
+@click.option("--given", multiple=True, metavar="NAME", help="A name of data that it finds.")
+@click.option("--shell", is_flag=True, help="FILE is a shell text, not Python.")
+@JSON
+def check_command(
+    program: str,
+    strictness: str | None,
+    thesaurus: Path | None,
+    functions: tuple[str, ...],
+    tools: tuple[str, ...],
+    given: tuple[str, ...],
+    shell: bool,
+    as_json: bool,
+) -> int:
+    r"""Check which names a program uses, as --vocabulary does in runs. It is not run.
+
+    Exit code 1 if it would not run. The functions of every run are known, those of --function and
+    --tool, and the terms of --thesaurus. Without --vocabulary the check is strict.
+
+    \b
+    Example:
+        tally check program.py --tool crm.find --given rows
+    """
+    from tallystick.vocabulary import Vocabulary, check_program, read_thesaurus
+
+    asked = vocabulary_for(strictness or "strict", thesaurus)
+    assert asked is not None
+    raw = asked.thesaurus
+    result = check_program(
+        _program_text(program),
+        Vocabulary(
+            functions=(*_FUNCTIONS_OF_RUNS, *functions),
+            tools=tools,
+            thesaurus=None if raw is None else read_thesaurus(raw, name=str(thesaurus)),
+        ),
+        asked.rules,
+        kind="bash" if shell else "python",
+        given=(*_DATA_OF_RUNS, *given),
+    )
+    if as_json:
+        echo_json(result)
+    elif result.is_valid:
+        known = ", ".join(map(safe, result.matched_terms)) or "none"
+        click.echo(f"passes    known terms: {known}")
+        if result.unknown_terms:
+            click.echo(f"unknown   {', '.join(map(safe, result.unknown_terms))}")
+        if result.message:
+            click.echo(f"note      {safe(result.message)}")
+    else:
+        click.echo("\n".join(map(safe, result.feedback().splitlines())))
+    return 0 if result.is_valid else 1
+
+
+def _program_text(name: str) -> str:
+    if name == "-":
+        raw = sys.stdin.buffer.read(_PROGRAM_BYTES_MAX)
+    else:
+        with system_errors(safe(name), UsageError), open(name, "rb") as file:
+            raw = file.read(_PROGRAM_BYTES_MAX)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{safe(name)} is not UTF-8 at byte {error.start:,}") from None

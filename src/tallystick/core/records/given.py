@@ -152,13 +152,15 @@ PersonDecision = Literal["approve", "deny"]
 class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The strictness of the check before programs run, and the thesaurus for it.
 
-    The other terms are the functions and skills of the run.
+    The other terms are the functions and skills of the run. `reading` says how programs are read:
+    1 with the parser of the host's Python, 2 with that of the Python that runs them.
     """
 
     strictness: Strictness
     ratio_min: float
     retries_max: int
     thesaurus: AttachmentRef | None = None
+    reading: int = 1
 
 
 class CheckProgram(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tallystick.core.charge import Charge
+from tallystick.core.records.given import PersonDecision
 from tallystick.core.records.step_value import ValueKind
 
 # Receipts: what a run did, its result and its cost, in one value that can be handed out.
@@ -45,11 +46,27 @@ class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[tuple[str, int], ...] = ()
 
 
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """A person's decision about a program that waited for one: who decided what, and when.
+
+    `turn` and `part` are the place of the program, `sha256` is of its source. `at` is in
+    milliseconds since 1970.
+    """
+
+    decision: PersonDecision
+    by: str
+    at: int
+    turn: int
+    part: int
+    sha256: str
+
+
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """A run, from its beginning to its end. Times are milliseconds since 1970.
 
     `id` is the run's session, which names the run. `parent` is the chain of the steps around it,
-    `step` the path of the one that began it.
+    `step` the path of the one that began it. `approvals` are in their order. There are
+    none in receipts of runs that were begun before version 0.2.
     """
 
     schema: str
@@ -69,6 +86,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     usd_cap: int | None
     parent: str | None = None
     step: str | None = None
+    # Left out where there are none, so that receipts of before are written as they were.
+    approvals: tuple[Approval, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 # A call with one of these flags is charged as reserved, in one figure at least.
@@ -129,7 +148,15 @@ def harn_fields(receipt: Receipt) -> dict[str, object]:
         ],
         "tool_calls": [{"name": name, "calls": calls} for name, calls in receipt.tool_calls],
         "cost_usd": sum(each.usd for each in receipt.models) / _PER_DOLLAR,
-        "approvals": [],
+        "approvals": [
+            {
+                "decision": each.decision,
+                "approver": each.by,
+                "at": each.at,
+                "subject": f"program {each.sha256}",
+            }
+            for each in (receipt.approvals or ())
+        ],
         "handoffs": [],
         "side_effects": receipt.side_effects,
         "error": None if receipt.status == "success" else f"{receipt.stop}: {receipt.detail}",

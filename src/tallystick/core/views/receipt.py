@@ -16,6 +16,7 @@ from tallystick.core.charge import Reserved, Settled
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.records import (
     SCHEMA,
+    Approval,
     AskModel,
     CallHost,
     HostAnswered,
@@ -23,6 +24,7 @@ from tallystick.core.records import (
     ModelLine,
     ModelRefused,
     ModelReplied,
+    ProgramChecked,
     QueryAsked,
     QueryFailed,
     QueryRefused,
@@ -32,6 +34,7 @@ from tallystick.core.records import (
     Record,
     RunEnded,
     RunForked,
+    RunResumed,
     RunStarted,
     StepEntered,
     StepLeft,
@@ -75,6 +78,8 @@ class Tally:
         self._tools: Counter[str] = Counter()
         self._effects = 0
         self._refused = 0
+        self._waiting: ProgramChecked | None = None
+        self._approvals: list[Approval] = []
 
     def add(self, record: Record) -> None:
         """Count one record. Records have to come in their order. Other kinds change nothing."""
@@ -96,6 +101,8 @@ class Tally:
                 self._tools[record.name] += 1
             case CallHost():
                 self._effects += 1
+            case ProgramChecked() | RunResumed():
+                self._note_decision(record)
             case _:
                 pass
 
@@ -123,6 +130,31 @@ class Tally:
             usd_cap=started.limits.usd,
             parent=started.parent,
             step=started.step,
+            # Receipts from before there were any are computed again by replays, and compared.
+            approvals=(_lists_approvals(started) and self.approvals) or msgspec.UNSET,
+        )
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """The decisions of persons among the records so far."""
+        return tuple(self._approvals)
+
+    def _note_decision(self, record: ProgramChecked | RunResumed) -> None:
+        if isinstance(record, ProgramChecked):
+            self._waiting = record
+            return
+        checked = self._waiting
+        if record.decision is None or checked is None:
+            return
+        self._approvals.append(
+            Approval(
+                decision=record.decision,
+                by=record.by,
+                at=record.at,
+                turn=checked.turn,
+                part=checked.part,
+                sha256=checked.sha256,
+            )
         )
 
     def _settle(self, event: _Ended) -> None:
@@ -137,6 +169,11 @@ class Tally:
         line.usd += settled.usd or 0
         line.unpriced += settled.usd is None and settled.figures != "returned"
         line.flags.update(settled.flags)
+
+
+def _lists_approvals(started: RunStarted) -> bool:
+    """Return True if the receipts of a run list the decisions of persons."""
+    return started.vocabulary is not None and started.vocabulary.reading > 1
 
 
 def _key(record: AskModel | QueryAsked | _Ended) -> _Key:

@@ -120,7 +120,9 @@ class RunCapability:
         """
         return None
 
-    def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked | None:
+    async def check(
+        self, source: str, state: RunState, asked: CheckProgram
+    ) -> ProgramChecked | None:
         """Check a program before it runs. None: this capability checks none.
 
         Called once for each program of a run with a vocabulary. On replay, the same program must
@@ -317,10 +319,13 @@ class RunCapabilities:
         found = (each.evidence(state) for each in self._each)
         return next((each for each in found if each is not None), None)
 
-    def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
+    async def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
         """Return the first verdict. One of the capabilities must check, or this fails."""
-        found = (each.check(source, state, asked) for each in self._each)
-        return next(each for each in found if each is not None)
+        for each in self._each:
+            found = await each.check(source, state, asked)
+            if found is not None:
+                return found
+        raise AssertionError("a run whose programs are checked has a capability that does it")
 
     def around(
         self, scope: CallScope, state: RunState

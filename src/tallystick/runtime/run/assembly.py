@@ -85,6 +85,8 @@ class RunRequest:
     heard: Heard
     # By name, None for the model of the step or the client.
     model: str | None = None
+    # The model of sub-calls that name none, by name; None for that of the run.
+    sub_model: str | None = None
     # None for code, or direct if there is nothing that a program could read.
     strategy: AskedStrategy | None = None
     # The prompt tokens at which old turns are shortened, 0 for never, None to suit the model.
@@ -106,7 +108,8 @@ class RunContext:
     """The part of a client that all its runs share. Created once for each call of the client.
 
     `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
-    `models` those that programs may ask, beside the run's own.
+    `models` those that programs may ask, beside the run's own. `sub_model` returns the model of
+    sub-calls that name none; None for the run's own.
     """
 
     ledger: Ledger
@@ -119,6 +122,7 @@ class RunContext:
     backends: Backends
     lookup: FindReply | None = None
     leases: Leases | None = None
+    sub_model: Callable[[], Model] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class Hooks:
 
     watch: Callable[[Record], None] | None = None
     evidence: Callable[[RunState], EvidenceRef | None] = lambda state: None
-    check: Callable[[str, RunState, CheckProgram], ProgramChecked] | None = None
+    check: Callable[[str, RunState, CheckProgram], Awaitable[ProgramChecked]] | None = None
     before_end: Callable[[RunState], Awaitable[None]] | None = None
 
 
@@ -256,7 +256,7 @@ class Driver:
                 return await self._run(intent)
             case CheckProgram():
                 assert self._hooks.check is not None, "a run with a vocabulary has its check"
-                checked = self._hooks.check(program_of(self._state), self._state, intent)
+                checked = await self._hooks.check(program_of(self._state), self._state, intent)
                 self._journal.append(checked)
                 return checked
             case CallHost():

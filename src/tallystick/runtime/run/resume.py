@@ -81,6 +81,8 @@ class ResumeRequest:
     # The decision on a program that waits for a person, and the name of that person.
     decision: PersonDecision | None = None
     by: str = ""
+    # Where to find the model of sub-calls, if its recorded name does not say.
+    sub_model: str | None = None
 
     def for_child(self) -> ResumeRequest:
         """Return the request for a child run: it keeps its limits, and has no decision.

@@ -96,6 +96,8 @@ async def start_in(
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)
+    # Opened before anything is written: it may not be there.
+    sub_model = msgspec.UNSET if context.sub_model is None else context.sub_model().name
     session_id = new_id()
     run_attachments = context.run_attachments(session_id, request.grants)
     _check_names(context, request)
@@ -118,6 +120,7 @@ async def start_in(
         guest=guest,
         engine=engine,
         backend=name,
+        sub_model=sub_model,
         **fields,
     )
     return await drive(
@@ -142,8 +145,12 @@ async def start_in(
 
 
 def _check_request(request: RunRequest, backend: Backend) -> RunClock:
-    """Return the clock of a run. Raise `UsageError` for grants or a clock that it cannot have."""
+    """Return the clock of a run.
+
+    Raise `UsageError` for grants, a clock or a text that it cannot have.
+    """
     backend.check_grants(request.grants)
+    _check_texts(request, backend)
     clock = run_clock() if request.clock is None else request.clock
     if not backend.repeatable and not clock.is_present:
         raise UsageError(
@@ -151,6 +158,17 @@ def _check_request(request: RunRequest, backend: Backend) -> RunClock:
             "out, or take the sandbox wasm"
         )
     return clock
+
+
+def _check_texts(request: RunRequest, backend: Backend) -> None:
+    most = backend.text_bytes_max
+    for each in request.inputs:
+        if most is not None and not each.is_picture and len(each.text) > most:
+            raise UsageError(
+                f"{each.name}: a text of {len(each.text):,} bytes; programs of this sandbox read "
+                f"texts of at most {most:,}: split it, or use the process sandbox "
+                "(--sandbox process)"
+            )
 
 
 def _check_names(context: RunContext, request: RunRequest) -> None:

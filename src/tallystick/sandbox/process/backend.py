@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ class ProcessBackend:
     """A backend that runs native programs in boxes, which the operating system isolates."""
 
     repeatable = False
+    text_bytes_max: int | None = None
 
     def __init__(self, surface: Surface, given: ProcessSandbox | None = None) -> None:
         # Checked here, so that an impossible `accept_without` is refused before a box is made.
@@ -67,8 +69,20 @@ class ProcessBackend:
         return identity_of(self.sandbox)
 
     def check_grants(self, grants: Sequence[str]) -> None:
-        """Raise `UsageError` for network grants that are malformed or contradict each other."""
-        network_of(grants)
+        """Raise `UsageError` for network grants that are malformed or contradict each other.
+
+        Raise it too for an address that is not public, granted without saying so: every attempt to
+        reach it would be refused.
+        """
+        network = network_of(grants)
+        for place in () if network is None else sorted(network.allow - network.private):
+            host, _, port = place.rpartition(":")
+            if _is_private_address(host):
+                shown = f"[{host}]" if ":" in host else host
+                raise UsageError(
+                    f"{NET}{shown}:{port}: {host} is not a public address; to grant it, give "
+                    f"{NET}{_PRIVATE}{shown}:{port}"
+                )
 
     async def prove(self) -> None:
         """Open and close a session; only that shows which layers this host lacks.
@@ -152,6 +166,28 @@ def _places(named: str, grant: str) -> list[str]:
     host, colon, port = named.rpartition(":")
     if not colon:
         host = named
+    if named.endswith("]"):
+        # An IPv6 address without a port: the last colon is its own.
+        host, colon, port = named, "", ""
     if not host or host != host.strip() or (colon and not port.isdecimal()):
         raise UsageError(f"{grant[:80]}: a grant of the network is {NET}HOST or {NET}HOST:PORT")
-    return [named] if colon else [f"{host}:{each}" for each in _PORTS]
+    if host.startswith("["):
+        # As the proxy writes it, which takes an address in any spelling.
+        try:
+            host = str(ipaddress.IPv6Address(host[1:-1]))
+        except ValueError:
+            raise UsageError(f"{grant[:80]}: an IPv6 address in brackets is needed") from None
+    return [f"{host}:{port}"] if colon else [f"{host}:{each}" for each in _PORTS]
+
+
+def _is_private_address(host: str) -> bool:
+    """Return True for an address that is not public, and for `localhost`."""
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    from tallystick.sandbox.process.proxy import is_public
+
+    return not is_public(host)

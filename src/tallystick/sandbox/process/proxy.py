@@ -240,6 +240,10 @@ class NetworkGrant(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(
                     f"network: {entry[:80]!r}: a plain name in small letters is needed"
                 )
+            if entry in self.private and host.startswith("*."):
+                raise UsageError(
+                    f"network: {entry[:80]!r}: a host that may be private is named in full"
+                )
         if self.private - self.allow:
             raise UsageError("network: what is private must also be among what is allowed")
 
@@ -287,6 +291,10 @@ class Proxy:
         self._attempts = 0
         self._threads: set[threading.Thread] = set()
         self._main = threading.Thread(target=self._accept, name="tally-proxy", daemon=True)
+
+    @property
+    def grant(self) -> NetworkGrant:
+        return self._grant
 
     def start(self) -> None:
         """Start to accept connections, in a thread."""

@@ -33,7 +33,7 @@ from tallystick.sandbox.port import (
 )
 from tallystick.sandbox.process.inside.layers import WORK
 from tallystick.sandbox.process.launch import Box
-from tallystick.sandbox.process.proxy import PROXY_PORT, Proxy
+from tallystick.sandbox.process.proxy import PROXY_PORT, NetworkGrant, Proxy
 from tallystick.sandbox.process.running import (
     Command,
     Program,
@@ -82,11 +82,25 @@ ENVIRONMENT = {
     "USER": "user",
 }
 _PROXY = f"http://127.0.0.1:{PROXY_PORT}"
-# The variables by which programs find a proxy; both spellings are in use.
-PROXY_VARIABLES = {
-    **{name: _PROXY for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")},
-    "no_proxy": "localhost,127.0.0.1,::1",
-}
+# The names of a box for itself.
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+def proxy_variables(grant: NetworkGrant) -> dict[str, str]:
+    """Return the variables by which programs find the proxy; both spellings are in use.
+
+    A program reaches its own servers without the proxy, by the names of the box for itself. If one
+    of these names is granted, it means the host: then all of them go through the proxy, and a
+    program reaches its own servers by socket alone. A port cannot be left out in `no_proxy`.
+    """
+    spellings = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    names_host = any(entry.rpartition(":")[0] in _LOCAL for entry in grant.private)
+    return {
+        **dict.fromkeys(spellings, _PROXY),
+        "no_proxy": "" if names_host else ",".join(_LOCAL),
+    }
+
+
 _SHELL_VARIABLES = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 
@@ -695,7 +709,7 @@ class ProcessSession:
         return None if context.working_dir is None else session_directory(context.working_dir)
 
     def _environment(self) -> dict[str, str]:
-        proxied = PROXY_VARIABLES if self._proxy is not None else {}
+        proxied = {} if self._proxy is None else proxy_variables(self._proxy.grant)
         return {**ENVIRONMENT, **proxied, **self._sandbox.environment}
 
     async def _in_thread(

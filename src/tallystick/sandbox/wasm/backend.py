@@ -21,6 +21,8 @@ class WasmBackend:
     """A backend that loads the WASM sandbox when it is first needed."""
 
     repeatable = True
+    # The guest counts with 32 bits: a longer text has no `len`, and no positions beyond.
+    text_bytes_max: int | None = (1 << 31) - 1
     sockets: Path | None = None
 
     def __init__(self, surface: Surface, given: WasmSandbox | None = None) -> None:
