@@ -2,7 +2,7 @@
 
 One class is behind all tests, so a test says only what its model does differently:
 
-    ModelDouble(code_reply("FINAL(42)"))                    # always the same reply
+    ModelDouble(block("FINAL(42)"))                    # always the same reply
     ModelDouble(["first", failure, "second"])               # one answer after the other
     ModelDouble(lambda call: "late" if call.number else None, window=8_000)
     ModelDouble(programs("n = 1", "FINAL(n)"), queries=lambda call: call.prompt.upper())
@@ -66,14 +66,14 @@ Usage = ModelUsage | Callable[[ModelRequest, str], ModelUsage]
 Hook = Callable[[ModelCall], Awaitable[object] | None]
 
 
-def code_reply(source: str) -> str:
+def block(source: str) -> str:
     """Return a model's reply with this program in it."""
     return f"```repl\n{source}\n```"
 
 
 def programs(*sources: str) -> AnswerTo:
     """Return a script that answers each turn of a run with the program of that turn."""
-    return lambda call: code_reply(sources[call.turn])
+    return lambda call: block(sources[call.turn])
 
 
 def four_bytes(request: ModelRequest, text: str) -> ModelUsage:
