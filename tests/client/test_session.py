@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripted_run import block, play
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -26,6 +25,8 @@ from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, resolve_run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import play
 
 
 class Slow:

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.errors import (
@@ -37,6 +35,7 @@ from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +51,7 @@ CALLS, LOOKS = 5, 3
 Fault = Callable[[SqliteLedger], contextlib.AbstractContextManager[None]]
 
 
-class Scripted(Costed):
+class Scripted(ModelDouble):
     """Writes the three programs by turns, and lets something happen at its n-th call."""
 
     def __init__(self) -> None:

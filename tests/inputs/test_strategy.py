@@ -23,8 +23,6 @@ from tests.runtime.run.cut_runs import (
     without_time,
     world,
 )
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
@@ -52,6 +50,8 @@ from tallystick.model.scripted import ScriptedReply
 from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,7 @@ def started_of(played: Played) -> RunStarted:
     return cast(RunStarted, played.records[0])
 
 
-class Kept(Costed):
+class Kept(ModelDouble):
     """Keeps whole requests."""
 
     def __init__(self, *answers: str, window: int | None = None, **more: Any) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from tests.laws.costed_world import WatchedTree
 from tests.laws.test_costed_sessions import watched
-from tests.runtime.calls.child_models import Logged
 from tests.runtime.run.cut_runs import (
     GOAL,
     ROOMY,
@@ -27,7 +26,6 @@ from tests.runtime.run.cut_runs import (
     replied,
     world,
 )
-from tests.scripted_run import block
 
 from tallystick.core.chain import Draft, Head
 from tallystick.core.charge import RunLimits
@@ -50,6 +48,8 @@ from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import CutLedger
+from tallystick.testing.models import block
 
 CAUGHT = "except HostError as error:\n    n += 1000\n    print(error.kind)"
 CHILD = "the child's question"
@@ -109,7 +109,7 @@ class Lived:
     kind: Kind
     world: World
     run: Run
-    ledger: Logged
+    ledger: CutLedger
     tree: WatchedTree
     read: list[str]
 
@@ -130,9 +130,9 @@ class Lived:
         begun = (n for n in range(len(self.ledger.acts)) if chains_of(self.cut(n)).get(self.id))
         return range(next(begun), len(self.ledger.acts) + 1)
 
-    def cut(self, at: int) -> Logged:
+    def cut(self, at: int) -> CutLedger:
         """What it has left after so many acts."""
-        ledger = Logged(self.ledger.acts[:at])
+        ledger = CutLedger(self.ledger.acts[:at])
         # What is written behind them stands behind them.
         ledger.acts[:0] = self.ledger.acts[:at]
         return ledger
@@ -154,7 +154,7 @@ class Living:
 
     before: Lived
     world: World
-    ledger: Logged
+    ledger: CutLedger
     tree: WatchedTree
     read: list[str] = field(default_factory=list)
 
@@ -176,7 +176,7 @@ def reading(read: list[str]) -> RunFunction:
 def opened(
     sandbox: WasmSandbox,
     plan: Sequence[Planned],
-    ledger: Logged,
+    ledger: CutLedger,
     read: list[str],
     *,
     recorded: Sequence[Record] = (),
@@ -203,7 +203,7 @@ def lived(
     plan: Sequence[Planned] | None = None,
 ) -> Lived:
     """Let a run with a call of a kind come to its end."""
-    ledger, read = Logged(), list[str]()
+    ledger, read = CutLedger(), list[str]()
     made, tree = opened(sandbox, plan or kind.plan, ledger, read)
     run = made.session.run(GOAL, limits=limits)
     return Lived(kind, made, run, ledger, tree, read)
@@ -212,7 +212,7 @@ def lived(
 def reopened(
     before: Lived,
     sandbox: WasmSandbox,
-    ledger: Logged,
+    ledger: CutLedger,
     *,
     recorded: Sequence[Record] | None = None,
 ) -> Living:
@@ -233,18 +233,18 @@ def reopened(
 # -- records ------------------------------------------------------------------------------------
 
 
-def chains_of(ledger: Logged) -> dict[str, list[Record]]:
+def chains_of(ledger: CutLedger) -> dict[str, list[Record]]:
     """The records of the run and of those inside it."""
     return {row.run: whole_records(ledger, row.run) for row in ledger.runs() if row.head.count}
 
 
-def heads_of(ledger: Logged) -> dict[str, Head]:
+def heads_of(ledger: CutLedger) -> dict[str, Head]:
     return {row.run: row.head for row in ledger.runs()}
 
 
-def written(chains: Mapping[str, Sequence[Record]]) -> Logged:
+def written(chains: Mapping[str, Sequence[Record]]) -> CutLedger:
     """A ledger that has these records."""
-    ledger = Logged()
+    ledger = CutLedger()
     for run, records in chains.items():
         fence = ledger.claim(run, create=True)
         drafts = [
@@ -255,12 +255,12 @@ def written(chains: Mapping[str, Sequence[Record]]) -> Logged:
     return ledger
 
 
-def known_keys(ledger: Logged) -> set[str]:
+def known_keys(ledger: CutLedger) -> set[str]:
     """The keys of all that was begun, in all chains; of effects, of those that ended."""
     return {key for run, records in chains_of(ledger).items() for key in keys_of(run, records)}
 
 
-def open_in(ledger: Logged) -> list[tuple[str, OpenCall]]:
+def open_in(ledger: CutLedger) -> list[tuple[str, OpenCall]]:
     """The calls without an outcome, with their runs."""
     return [(run, each) for run, all_of in chains_of(ledger).items() for each in open_calls(all_of)]
 
@@ -279,7 +279,7 @@ def begun_without_end(records: Sequence[Record]) -> set[Key]:
     return {each for each in begun - ended if each.kind != "child"}
 
 
-def check_keys(ledger: Logged) -> None:
+def check_keys(ledger: CutLedger) -> None:
     """No two calls of a run have one key; an effect that is begun again says how often it was."""
     for records in chains_of(ledger).values():
         ended = [key_of(each) for each in records if isinstance(each, Outcome)]

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play_priced
 
 from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.records import (
@@ -20,6 +18,8 @@ from tallystick.core.records import (
 )
 from tallystick.model.port import ModelError, ModelReason, ModelReply, ModelRequest
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ MISFORTUNES: dict[str, Misfortune] = {
 }
 
 
-class Unlucky(Costed):
+class Unlucky(ModelDouble):
     """Meets its misfortune in turns, or only where programs ask."""
 
     def __init__(self, misfortune: Misfortune, *, in_turns: bool) -> None:
@@ -105,7 +105,7 @@ def test_a_turns_call_and_a_programs_call_fail_settle_and_are_recorded_alike(
 ) -> None:
     misfortune = MISFORTUNES[name]
     turn, query = (
-        play_priced(sandbox, Unlucky(misfortune, in_turns=in_turns), limits=LIMITS, pricing=PRICING)
+        play(sandbox, Unlucky(misfortune, in_turns=in_turns), limits=LIMITS, pricing=PRICING)
         for in_turns in (True, False)
     )
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -22,6 +20,8 @@ from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 DONE = "FINAL('done')"
 
@@ -140,7 +140,7 @@ def test_an_answer_that_is_not_ready_ends_nothing(sandbox: WasmSandbox) -> None:
 
 
 @dataclass
-class Asked(Costed):
+class Asked(ModelDouble):
     """Runs the given programs, answers children at once, and refuses prompts that say so."""
 
     programs: list[str] = field(default_factory=list)

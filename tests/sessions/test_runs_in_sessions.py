@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from tests.attachments.builders import EVERYTHING
-from tests.scripted_run import block
 
 from tallystick.attachments.collect import reclaim
 from tallystick.attachments.session import SessionAttachments, snapshots_holder
@@ -48,6 +47,7 @@ from tallystick.sessions.sessions import EarlierRun, Sessions, told_of
 from tallystick.sessions.snapshots import SessionImages
 from tallystick.sessions.surroundings import SessionLease
 from tallystick.steps.step import step
+from tallystick.testing.models import block
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
     import_run_with_attachments,

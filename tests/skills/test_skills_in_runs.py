@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.runtime.run.cut_runs import KeptAttachments, played, program, without_time
-from tests.scripted_run import Played
 from tests.skills.skill_runs import answers, asked, make_skill, outputs, play_with
 
 from tallystick.core.charge import RunLimits
@@ -35,6 +34,7 @@ from tallystick.skills.errors import SkillArguments, SkillNotFound
 from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
 from tallystick.skills.why import SkillDrift, why_in_run
+from tallystick.testing.runs import Played
 
 pytestmark = pytest.mark.slow
 

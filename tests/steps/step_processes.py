@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICING, Costed
-from tests.scripted_run import block
-
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
 from tallystick.core.chain import Draft, Head
@@ -35,6 +32,7 @@ from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.step import step, step_log
+from tallystick.testing.models import NANO_IN, NANO_OUT, PRICING, ModelDouble, block
 
 TOKENS_IN, TOKENS_OUT = 100, 10
 CALL_TOKENS = TOKENS_IN + TOKENS_OUT
@@ -77,7 +75,7 @@ class JournalLedger(MemoryLedger):
         raise AssertionError("no such record")
 
 
-class Tasks(Costed):
+class Tasks(ModelDouble):
     """Does `task NAME in N` in N turns and answers `NAME done`. Notes the keys of its calls."""
 
     def __init__(self, **more: Any) -> None:

@@ -12,7 +12,6 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.runtime.run.priced_model import PRICING
 from tests.steps.step_processes import Tasks, chains_in
 
 from tallystick.client import Session
@@ -20,6 +19,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.runs.history import records_of
 from tallystick.steps.step import step
+from tallystick.testing.models import PRICING
 
 KILLED_AT = 3
 

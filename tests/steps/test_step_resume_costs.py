@@ -8,8 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
-from tests.scripted_run import block
 from tests.steps.step_processes import (
     CALL_NANO,
     CALL_TOKENS,
@@ -39,6 +37,7 @@ from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.step import charge_step, step, step_log
+from tallystick.testing.models import NANO_IN, NANO_OUT, block
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

@@ -62,7 +62,7 @@ Answer = str | ModelReply | BaseException | None
 AnswerTo = Callable[[ModelCall], Answer | Awaitable[Answer]]
 # All answers of a model: the same each time, one after the other, or by a function of the call.
 Script = Answer | Sequence[Answer] | AnswerTo
-Usage = ModelUsage | Callable[[ModelRequest, str], ModelUsage]
+Usage = ModelUsage | Callable[[ModelCall, str], ModelUsage]
 Hook = Callable[[ModelCall], Awaitable[object] | None]
 
 
@@ -76,8 +76,50 @@ def programs(*sources: str) -> AnswerTo:
     return lambda call: block(sources[call.turn])
 
 
-def four_bytes(request: ModelRequest, text: str) -> ModelUsage:
+def by_prompt(answer: Callable[[str], str]) -> AnswerTo:
+    """Return a script that answers by a function of the last message alone."""
+    return lambda call: answer(call.prompt)
+
+
+def first(answers: Sequence[Answer], then: Answer | AnswerTo) -> AnswerTo:
+    """Return a script that gives these answers, one for each call, and after them another."""
+    left = list(answers)
+
+    def answer(call: ModelCall) -> Answer | Awaitable[Answer]:
+        if left:
+            return left.pop(0)
+        return then(call) if callable(then) else then
+
+    return answer
+
+
+def when_set(event: threading.Event, *, seconds: float = 20) -> Hook:
+    """Return a hook that waits for an event, which the test sets in another thread."""
+    return lambda call: asyncio.to_thread(event.wait, seconds)
+
+
+class Pauses:
+    """A hook that stops each call until the test lets it continue, from another thread."""
+
+    def __init__(self) -> None:
+        self._begun, self._allowed = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, call: ModelCall) -> Awaitable[object]:
+        self._begun.release()
+        return asyncio.to_thread(self._allowed.acquire, timeout=20)
+
+    def wait(self) -> bool:
+        """Wait up to 20 s until the next call has stopped; False if none has."""
+        return self._begun.acquire(timeout=20)
+
+    def allow(self, calls: int = 1) -> None:
+        """Let so many calls continue."""
+        self._allowed.release(calls)
+
+
+def four_bytes(call: ModelCall, text: str) -> ModelUsage:
     """Return a usage of one token for every four bytes, and at most the cap of the request."""
+    request = call.request
     sent = sum(len(each.text.encode("utf-8", "replace")) for each in request.messages)
     received = len(text.encode("utf-8", "replace"))
     # A provider bills no more than the cap that it was sent.
@@ -85,9 +127,15 @@ def four_bytes(request: ModelRequest, text: str) -> ModelUsage:
     return ModelUsage(tokens_in=max(1, sent // 4), tokens_out=tokens_out, reported=True)
 
 
-def usage(tokens_in: int, tokens_out: int) -> ModelUsage:
+def reported(tokens_in: int, tokens_out: int) -> ModelUsage:
     """Return a usage with these token counts, as a provider reports it."""
     return ModelUsage(tokens_in=tokens_in, tokens_out=tokens_out, reported=True)
+
+
+def each_turn(tokens_in: int, tokens_out: int) -> Usage:
+    """Return a rule by which every turn uses so many tokens, and calls of programs by the bytes."""
+    used = reported(tokens_in, tokens_out)
+    return lambda call, text: four_bytes(call, text) if call.by_program else used
 
 
 class ModelDouble:
@@ -161,6 +209,17 @@ class ModelDouble:
     @property
     def keys(self) -> list[str]:
         return [each.key for each in self.requests]
+
+    @property
+    def queried(self) -> list[str]:
+        """The prompts of programs."""
+        calls = [ModelCall(each, 0) for each in self.requests]
+        return [each.prompt for each in calls if each.by_program]
+
+    @property
+    def turns(self) -> int:
+        """The number of requests for a next program; the others are of programs."""
+        return sum(not ModelCall(each, 0).by_program for each in self.requests)
 
     @property
     def caps(self) -> list[int]:
@@ -241,7 +300,7 @@ class ModelDouble:
         if isinstance(answer, str):
             used = self.usage
             if not isinstance(used, ModelUsage):
-                used = used(call.request, answer)
+                used = used(call, answer)
             answer = ModelReply(text=answer, usage=used)
         self.billed += answer.usage.tokens_in * NANO_IN + answer.usage.tokens_out * NANO_OUT
         return answer

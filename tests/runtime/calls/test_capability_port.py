@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.runtime.calls.clock_capability import Clock
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -29,6 +28,7 @@ from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.journal.journal import NeedsPerson
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 ASKING = block("first = now()\nsecond = now()\nFINAL(f'{first} {second}')")
 

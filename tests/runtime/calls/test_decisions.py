@@ -28,7 +28,6 @@ from tests.runtime.run.cut_runs import (
     replied,
     without_time,
 )
-from tests.scripted_run import block, play
 
 from tallystick.core.charge import Charge, ModelUsage, Reserved
 from tallystick.core.errors import UsageError
@@ -52,6 +51,8 @@ from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, effect_key, host_function
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import play
 
 CAUGHT = "except HostError as error:\n    n += 1000\n    print(error.kind, error)"
 PLAN: Sequence[Planned] = (

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.machine import prompt
 from tallystick.core.records import RunStarted
@@ -14,6 +13,8 @@ from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 
 @host_function(policy="read")

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import AttachmentNotFound
@@ -34,6 +33,8 @@ from tallystick.runtime.context.attachments import RunAttachments, with_pictures
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 

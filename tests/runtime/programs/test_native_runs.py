@@ -26,7 +26,6 @@ from tests.runtime.run.cut_runs import (
     program,
     world,
 )
-from tests.runtime.run.priced_model import PRICING
 
 from tallystick.client import Session
 from tallystick.core.errors import NotSupported, UsageError
@@ -58,6 +57,7 @@ from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import runs_in_doubt
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sessions.surroundings import SessionLease
+from tallystick.testing.models import PRICING
 from tallystick.vocabulary.capability import read_vocabulary
 
 pytestmark = pytest.mark.slow

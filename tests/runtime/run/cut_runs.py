@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.runtime.run.priced_model import PRICING
-from tests.scripted_run import block
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Attachments, Transaction
@@ -54,6 +52,7 @@ from tallystick.runtime.calls.functions import RunFunction, effect_key, host_fun
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, block
 
 GOAL = "what is it, in the end of all this?"
 ROOMY = RunLimits(tokens=10_000_000)

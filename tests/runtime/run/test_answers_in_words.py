@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.scripted_run import block, play
 from tests.upkeep.transfer_builders import PICTURE
 
 from tallystick.cli.driving import show_run
@@ -22,6 +21,8 @@ from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import play
 
 
 @pytest.mark.parametrize(

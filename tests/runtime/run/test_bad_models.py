@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICING
-from tests.scripted_run import Played, block, play_priced
 
 from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.records import ProgramFinished, QueryRefused, StopReason
@@ -20,6 +18,8 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import NANO_IN, NANO_OUT, PRICING, block
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def played(
 ) -> Played:
     """Play a model, and check what holds of every run, however it was ended."""
     model = BadModel(says, inside)
-    found = play_priced(sandbox, model, limits=limits, pricing=PRICING)
+    found = play(sandbox, model, limits=limits, pricing=PRICING)
     charge = found.run.charge
     assert charge.turns <= limits.turns
     assert charge.tokens_in + charge.tokens_out <= limits.tokens

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tests.runtime.run.cut_runs import GOAL, Planned, Whole, World, keys_of, program, world
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import InvalidLimit
@@ -29,6 +28,8 @@ from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 

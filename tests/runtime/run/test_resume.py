@@ -31,7 +31,6 @@ from tests.runtime.run.cut_runs import (
     without_time,
     world,
 )
-from tests.scripted_run import block
 
 from tallystick.client import LoopThread, Session
 from tallystick.core.chain import Head
@@ -69,6 +68,7 @@ from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.testing.models import block
 from tallystick.upkeep.transfer import export_run_with_attachments, import_run_with_attachments
 
 PLAN: Sequence[Planned] = (

@@ -19,7 +19,6 @@ from tests.runtime.run.cut_runs import (
     reopened,
     world,
 )
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Amount, Budget, ScopeRow
@@ -43,6 +42,7 @@ from tallystick.model.port import ModelRequest
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import NANO_IN, NANO_OUT
 
 pytestmark = pytest.mark.slow
 

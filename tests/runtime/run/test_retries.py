@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.machine import machine
@@ -25,6 +24,8 @@ from tallystick.model.port import Heard, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.runs.history import recorded_model
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 BUSY = ScriptedReply(error="slow down", reason="rate_limit", retry_after_ms=1)
 ANSWER = ScriptedReply(text=block("FINAL(6 * 7)"))

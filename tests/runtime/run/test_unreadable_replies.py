@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, nullcontext
 
 import pytest
-from tests.scripted_run import block, play
 
 from tallystick.core.charge import ModelUsage
 from tallystick.ledger.verify import verify_ledger
 from tallystick.model.port import Heard, ModelReply, ModelRequest
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import play
 
 HALF = "\ud83d"
 
