@@ -40,7 +40,7 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import Model, ModelError, ModelReply
 from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction
@@ -170,12 +170,8 @@ def test_a_query_is_reserved_written_settled_and_answered() -> None:
 def test_what_the_provider_reported_is_told_as_it_came() -> None:
     raw = {"prompt_tokens": 12, "completion_tokens": 5, "their_own": {"nested": [1, None]}}
 
-    class Reporting(ModelDouble):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            usage = ModelUsage(tokens_in=12, tokens_out=5, reported=True, raw=raw)
-            return ModelReply(text="ok", usage=usage, cut=True)
-
-    run = Run(Reporting())
+    used = ModelUsage(tokens_in=12, tokens_out=5, reported=True, raw=raw)
+    run = Run(ModelDouble(ModelReply(text="ok", usage=used, cut=True)))
     reply = one(run, {"prompt": "x"})
 
     assert reply.body["usage"] == {
@@ -187,13 +183,7 @@ def test_what_the_provider_reported_is_told_as_it_came() -> None:
 
 
 def test_a_figure_that_nobody_reported_says_so() -> None:
-    class Silent(ModelDouble):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            return ModelReply(
-                text="ok", usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False)
-            )
-
-    run = Run(Silent())
+    run = Run(ModelDouble(usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False)))
     reply = one(run, {"prompt": "x"})
 
     reserved = run.of(QueryAsked)[0].reserved

@@ -14,18 +14,7 @@ from typing import Any
 import msgspec
 from tests.laws.costed_world import WatchedTree
 from tests.laws.test_costed_sessions import watched
-from tests.runtime.run.cut_runs import (
-    GOAL,
-    ROOMY,
-    KeptAttachments,
-    Planned,
-    PlannedModel,
-    World,
-    keys_of,
-    program,
-    replied,
-    world,
-)
+from tests.runtime.run.cut_runs import GOAL, ROOMY, World, keys_of, world
 
 from tallystick.core.chain import Draft, Head
 from tallystick.core.charge import RunLimits
@@ -43,13 +32,13 @@ from tallystick.core.records import (
     tag_of,
 )
 from tallystick.core.views.open_calls import OpenCall, open_calls
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.testing.ledgers import CutLedger
-from tallystick.testing.models import block
+from tallystick.testing.ledgers import CutLedger, LastingAttachments
+from tallystick.testing.models import Answer, ModelCall, ModelDouble, block
+from tallystick.testing.plans import Plan, Planned, program
 
 CAUGHT = "except HostError as error:\n    n += 1000\n    print(error.kind)"
 CHILD = "the child's question"
@@ -92,14 +81,13 @@ KINDS = {
 }
 
 
-class Telling(PlannedModel):
-    """Answers to the runs inside as well: those are done at once."""
+class TreePlan(Plan):
+    """A plan for the root; it answers the runs inside as well, which are done at once."""
 
-    def _turn(self, request: ModelRequest) -> ModelReply:
-        if not any(GOAL in each.text for each in request.messages):
-            lost = any(LOST_CHILD in each.text for each in request.messages)
-            return replied(request, "RUN(ls)" if lost else block("FINAL(context.upper())"))
-        return super()._turn(request)
+    def turn(self, call: ModelCall) -> Answer:
+        if GOAL not in call.text:
+            return "RUN(ls)" if LOST_CHILD in call.text else block("FINAL(context.upper())")
+        return super().turn(call)
 
 
 @dataclass
@@ -183,15 +171,16 @@ def opened(
     **more: Any,
 ) -> tuple[World, WatchedTree]:
     with watched() as trees:
-        model = Telling(plan, recorded)
+        said = TreePlan(plan, recorded)
+        model = ModelDouble(said)
         made = world(
             sandbox,
             plan,
             ledger=ledger,
             instead=[reading(read)],
-            **{"attachments": KeptAttachments(), "model": model, **more},
+            **{"attachments": LastingAttachments(), "model": model, **more},
         )
-        made.model = model
+        made.model, made.plan = model, said
     return made, trees[0]
 
 
@@ -221,7 +210,7 @@ def reopened(
     recorded = chains_of(ledger).get(before.id, []) if recorded is None else recorded
     made, tree = opened(
         sandbox,
-        before.world.model.plan,
+        before.world.plan.replies,
         ledger,
         read,
         recorded=recorded,

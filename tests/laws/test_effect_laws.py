@@ -32,7 +32,7 @@ from tests.laws.effect_runs import (
     with_program,
     written,
 )
-from tests.runtime.run.cut_runs import ROOMY, Planned, without_time
+from tests.runtime.run.cut_runs import ROOMY, without_time
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import ReplayDiverged
@@ -64,6 +64,7 @@ from tallystick.runtime.run import resume
 from tallystick.runtime.run.fork import shared_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.ledgers import CutLedger
+from tallystick.testing.plans import Planned
 
 Runs = dict[str, Lived]
 slow = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runtime.calls.child_models import WIDE, says
-from tests.runtime.run.cut_runs import KeptAttachments, played, program
+from tests.runtime.run.cut_runs import played
 from tests.skills.skill_runs import answers, asked, make_skill, outputs, play_with
 
 from tallystick.client import Session
@@ -44,7 +44,9 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.catalog import HEADER
 from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
+from tallystick.testing.ledgers import LastingAttachments
 from tallystick.testing.models import PRICING, block
+from tallystick.testing.plans import program
 from tallystick.testing.runs import LIMITS, Played
 
 pytestmark = pytest.mark.slow
@@ -137,7 +139,7 @@ def test_each_call_of_a_script_has_a_key_of_its_own_that_stays(
         program("FINAL(out['exit'])"),
         instead=_keyed(keys),
         skills=Skills.of(tmp_path),
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
 
     assert whole.run.answer == "0"
@@ -683,7 +685,7 @@ def test_from_every_place_a_script_with_effects_goes_on_and_does_nothing_unasked
         program("try:\n    post('x')\nexcept Exception as error:\n    print(error)"),
         program("FINAL(out['stdout'] + text)"),
         skills=skills,
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
     assert whole.run.answer == "1 2\nDo it."
     sent = [n for n, each in enumerate(whole.records, 1) if isinstance(each, CallHost)]

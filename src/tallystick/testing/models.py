@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tallystick.core.charge import ModelUsage
+from tallystick.core.machine.prompt import Message
 from tallystick.core.views.open_calls import Lookup
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 from tallystick.model.price_table import PriceTable, Pricing
@@ -40,6 +41,15 @@ class ModelCall:
     def prompt(self) -> str:
         """The text of the last message."""
         return self.request.messages[-1].text
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return self.request.messages
+
+    @property
+    def key(self) -> str:
+        """The name of the call, by which it can be looked up later."""
+        return self.request.key
 
     @cached_property
     def text(self) -> str:
@@ -178,7 +188,7 @@ class ModelDouble:
         self.after = after
         self.admit = admit
         self.window = window
-        self._lookup = lookup
+        self.lookup_reply = lookup
         self._places = None if places is None else asyncio.Semaphore(places)
         self._taken: Counter[str] = Counter()
 
@@ -259,7 +269,7 @@ class ModelDouble:
 
     def __getattr__(self, name: str) -> object:
         # A runtime asks whether a model can look calls up by whether it has the method.
-        if name == "lookup" and self.__dict__.get("_lookup") is not None:
+        if name == "lookup" and self.__dict__.get("lookup_reply") is not None:
             return self._look_up
         raise AttributeError(name)
 
@@ -326,9 +336,9 @@ class ModelDouble:
         return script[place]
 
     async def _look_up(self, key: str) -> ModelReply | Lookup:
-        assert self._lookup is not None
+        assert self.lookup_reply is not None
         self.looked_up.append(key)
-        return self._lookup(key)
+        return self.lookup_reply(key)
 
 
 _: type[Model] = ModelDouble

@@ -592,7 +592,7 @@ class _Execution:
             cancelled = _Stopped("cancelled", "the host function was cancelled")
             put(cancelled if done.cancelled() else done.exception() or done.result())
 
-        self.task = task = asyncio.ensure_future(answer)  # type: ignore[assignment]
+        self.task = task = asyncio.ensure_future(answer)
         task.add_done_callback(over)
 
     def _check(self) -> None:

@@ -15,7 +15,7 @@ from tallystick.core.budget.amount import Amount, Budget
 from tallystick.core.charge import ModelUsage, RunLimits, nano_usd
 from tallystick.core.machine.prompt import Message
 from tallystick.core.records import QueryAsked, QueryFailed
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError, ModelReply
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 from tallystick.testing.models import PRICING, ModelDouble
@@ -131,17 +131,9 @@ def test_a_report_in_a_format_of_its_own_has_its_sums() -> None:
 # -- backends -----------------------------------------------------------------------------------
 
 
-class Breaking(ModelDouble):
-    """Breaks by a fault of its own when it is asked for b."""
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        if request.messages[-1].text == "b":
-            raise RuntimeError("a fault, and the key: sk-secret")
-        return await super().ask(request)
-
-
 def test_a_backend_that_breaks_has_failed_once_and_may_have_been_paid() -> None:
-    client_scopes = PricedWorld(Breaking())
+    broken = RuntimeError("a fault, and the key: sk-secret")
+    client_scopes = PricedWorld(ModelDouble(lambda call: broken if call.prompt == "b" else "ok"))
 
     found = done(client_scopes.batched(["a", "b", "c"]))
 

@@ -26,14 +26,13 @@ from tallystick.core.records import (
 from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.attachments import RunAttachments, with_pictures
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.testing.models import block
+from tallystick.testing.models import ModelDouble, block
 from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
@@ -432,25 +431,6 @@ def test_what_a_run_may_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 # -- pictures ----------------------------------------------------------------------------------
 
 
-class Seeing:
-    """A model that notes what it is asked with."""
-
-    name = "seeing"
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Message, ...]] = []
-
-    def admitted(self) -> Any:
-        return ScriptedModel([]).admitted()
-
-    async def ask(self, request: ModelRequest, *, heard: Any) -> ModelReply:
-        self.asked.append(request.messages)
-        text = block("FINAL('a boat')")
-        return ModelReply(text=text, usage=estimated_usage(request.messages, text))
-
-    async def close(self) -> None: ...
-
-
 def picture(tmp_path: Path) -> str:
     path = tmp_path / "boat.png"
     path.write_bytes(PNG)
@@ -460,14 +440,14 @@ def picture(tmp_path: Path) -> str:
 def test_a_picture_goes_to_the_model_and_only_its_reference_into_the_record(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
-    model = Seeing()
+    model = ModelDouble(block("FINAL('a boat')"))
     played = play(sandbox, model, inputs=read_inputs([picture(tmp_path)]))
     begun = played.records[0]
     assert isinstance(begun, RunStarted)
 
-    (image,) = model.asked[0][1].images
+    (image,) = model.requests[0].messages[1].images
     assert (image.media_type, image.data) == ("image/png", PNG)
-    assert "boat.png (2 x 3)" in model.asked[0][1].text
+    assert "boat.png (2 x 3)" in model.requests[0].messages[1].text
     (ref,) = begun.images
     assert (ref.id, ref.width, ref.height) == (hashlib.sha256(PNG).hexdigest(), 2, 3)
     assert not any(b"pixels" in encode_record(each) for each in played.records)
@@ -492,7 +472,7 @@ def test_a_picture_whose_bytes_are_gone_fails_the_request_before_it_is_sent(
         def chunks(self, id: str) -> Any:
             raise AttachmentNotFound(id=id)
 
-    model = Seeing()
+    model = ModelDouble(block("FINAL('a boat')"))
     with Session(
         model=model, ledger=MemoryLedger(), attachments=Forgetful(), sandbox=sandbox
     ) as session:
