@@ -227,10 +227,12 @@ with paying(sandbox, SqliteLedger(Path(sys.argv[1])), done, 4) as session:
 """
 
 
-def test_another_process_resumes_a_run_that_waits(sandbox: WasmSandbox, tmp_path: Path) -> None:
+def test_another_process_resumes_a_run_that_waits(
+    wasm_sandbox: WasmSandbox, tmp_path: Path
+) -> None:
     ledger = SqliteLedger(tmp_path / "ledger.db")
     done: list[str] = []
-    with paying(sandbox, ledger, done) as session:
+    with paying(wasm_sandbox, ledger, done) as session:
         waits = session.run("pay", strategy="code")
     assert waits.stop == "refused"
 

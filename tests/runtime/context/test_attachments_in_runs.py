@@ -67,9 +67,11 @@ def held(played: Played) -> SessionAttachments:
 # -- long output -------------------------------------------------------------------------------
 
 
-def test_output_that_is_too_long_is_kept_and_the_next_program_has_it(sandbox: WasmSandbox) -> None:
+def test_output_that_is_too_long_is_kept_and_the_next_program_has_it(
+    wasm_sandbox: WasmSandbox,
+) -> None:
     played = play(
-        sandbox,
+        wasm_sandbox,
         [
             block(LONG),
             block(
@@ -314,9 +316,9 @@ def test_a_long_answer_is_kept_apart_from_the_record(sandbox: WasmSandbox) -> No
 # -- what programs keep ------------------------------------------------------------------------
 
 
-def test_programs_keep_read_and_list_attachments(sandbox: WasmSandbox) -> None:
+def test_programs_keep_read_and_list_attachments(wasm_sandbox: WasmSandbox) -> None:
     played = play(
-        sandbox,
+        wasm_sandbox,
         [
             block(
                 "made = attachments.put('Straße', label='note')\n"
@@ -405,8 +407,10 @@ def test_a_program_cannot_read_what_another_session_keeps(sandbox: WasmSandbox) 
         ("outputs[0]", "there are 0 kept outputs"),
     ],
 )
-def test_wrong_use_is_the_programs_own_error(sandbox: WasmSandbox, call: str, says: str) -> None:
-    played = play(sandbox, [block(call), block("FINAL(1)")], grants=BOTH)
+def test_wrong_use_is_the_programs_own_error(
+    wasm_sandbox: WasmSandbox, call: str, says: str
+) -> None:
+    played = play(wasm_sandbox, [block(call), block("FINAL(1)")], grants=BOTH)
     failure = finished(played)[0].failure
 
     assert failure is not None

@@ -19,6 +19,9 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block
 from tallystick.testing.runs import Played, play
 
+# Bad models write programs that only the guest can stop.
+NEEDS_GUEST = True
+
 pytestmark = pytest.mark.slow
 
 slow = pytest.mark.slow

@@ -24,6 +24,9 @@ from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import block
 
+# The clock is the guest's.
+NEEDS_GUEST = True
+
 NOW = block("import datetime\nFINAL(datetime.datetime.now().isoformat())")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC).replace(tzinfo=None)
 DAY = datetime.timedelta(days=1)

@@ -31,6 +31,9 @@ from tallystick.testing.models import ModelDouble, block
 from tallystick.testing.plans import Plan, Planned, program
 from tallystick.testing.runs import Played, play
 
+# The prompts have the errors and the outputs of the guest.
+NEEDS_GUEST = True
+
 pytestmark = pytest.mark.slow
 
 ROOMY = RunLimits(turns=100, tokens=10**9)

@@ -57,6 +57,9 @@ from tallystick.upkeep.transfer import (
     remove_run_with_attachments,
 )
 
+# Programs are run again by the guest up to the fork.
+NEEDS_GUEST = True
+
 pytestmark = pytest.mark.slow
 
 PLAN = (

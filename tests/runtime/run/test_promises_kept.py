@@ -33,6 +33,9 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
 from tallystick.testing.runs import Played, play
 
+# Some promises are of the guest.
+NEEDS_GUEST = True
+
 pytestmark = pytest.mark.slow
 
 BOTH = ("attachments.read", "attachments.write")

@@ -31,6 +31,9 @@ from tallystick.storage.clock import new_id
 from tallystick.testing.models import block
 from tallystick.testing.runs import Played, play
 
+# Programs are run again by the guest, to the byte.
+NEEDS_GUEST = True
+
 CALLS: list[str] = []
 
 

@@ -27,6 +27,9 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import block
 from tallystick.testing.runs import Played, play
 
+# Fuel, limits and repeated programs are the guest's.
+NEEDS_GUEST = True
+
 LONG = "total = 0\nfor number in range(3_000_000):\n    total += number\n"
 REPLIES = [block(f"print(look('a'))\n{LONG}print(look('b'))"), block("FINAL(total)")]
 ENDLESS = "while True: pass"

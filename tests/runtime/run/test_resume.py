@@ -68,6 +68,9 @@ from tallystick.testing.models import ModelCall, block
 from tallystick.testing.plans import Planned, planned, program
 from tallystick.upkeep.transfer import export_run_with_attachments, import_run_with_attachments
 
+# Randomness, the clock and limits of repeated programs are the guest's.
+NEEDS_GUEST = True
+
 PLAN: Sequence[Planned] = (
     program("import random", "n = 20 + fetch('a')", "print(n, random.random())"),
     program("n += send('x') + len(llm_query('what?'))", "print(n)"),

@@ -34,6 +34,9 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import NANO_IN, NANO_OUT, ModelCall
 from tallystick.testing.plans import program
 
+# What is repeated is counted in the fuel of the guest.
+NEEDS_GUEST = True
+
 pytestmark = pytest.mark.slow
 
 PLAN = (

@@ -41,6 +41,9 @@ from tallystick.upkeep.transfer import (
     remove_run_with_attachments,
 )
 
+# Snapshots are the guest's memory.
+NEEDS_GUEST = True
+
 pytestmark = pytest.mark.slow
 
 SOURCES = (

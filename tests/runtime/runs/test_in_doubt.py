@@ -275,7 +275,7 @@ def total(ledger: SqliteLedger) -> tuple[int, int]:
 
 @pytest.mark.parametrize("charge", [True, False])
 def test_what_was_held_is_closed_with_the_calls_of_a_killed_run(
-    sandbox: WasmSandbox, tmp_path: Path, charge: bool
+    wasm_sandbox: WasmSandbox, tmp_path: Path, charge: bool
 ) -> None:
     path = tmp_path / "data" / "ledger.db"
     path.parent.mkdir()
@@ -301,7 +301,7 @@ def test_what_was_held_is_closed_with_the_calls_of_a_killed_run(
             model=turns(),
             functions=[send],
             ledger=ledger,
-            sandbox=sandbox,
+            sandbox=wasm_sandbox,
             pricing=PRICING,
             total=Budget.of(usd=1),
         )

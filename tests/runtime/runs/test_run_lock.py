@@ -332,9 +332,9 @@ def opened(sandbox: WasmSandbox, ledger: SqliteLedger) -> tuple[Session, ModelDo
 
 
 def test_a_run_is_refused_while_its_process_lives_and_goes_on_when_it_was_killed(
-    sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
+    wasm_sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
 ) -> None:
-    session, model, run = opened(sandbox, ledger)
+    session, model, run = opened(wasm_sandbox, ledger)
     before = whole_records(ledger, run)
     for _ in range(2):
         with pytest.raises(UsageError, match=f"run {run} is running") as caught:
@@ -360,9 +360,9 @@ def test_a_run_is_refused_while_its_process_lives_and_goes_on_when_it_was_killed
 
 
 def test_a_thief_ends_the_run_and_the_zombie_writes_and_asks_nothing_more(
-    sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
+    wasm_sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
 ) -> None:
-    session, _, run = opened(sandbox, ledger)
+    session, _, run = opened(wasm_sandbox, ledger)
 
     ended = session.resume(run, in_doubt="retry", steal=True)
     after = whole_records(ledger, run)
