@@ -6,7 +6,7 @@ is not about the guest runs its programs without an engine, and they may call fu
 (`names`), such as one that waits for an event.
 
 Not for programs that nobody has read: nothing is isolated. Other differences to the guest: fuel is
-counted by lines; a program that waits in native code is not stopped; there is no limit for memory;
+counted by instructions; a program that waits in native code is not stopped; there is no limit for memory;
 long texts have few of their methods; `random` and `time` are those of this process.
 """
 
@@ -55,8 +55,8 @@ from tallystick.sandbox.port import (
 from tallystick.sandbox.snapshot import Image
 from tallystick.storage.clock import new_id
 
-# Much for one line, so that a program that never ends reaches the usual limit in a second.
-FUEL_PER_LINE = 1_000_000
+# Much for one instruction, so that a program that never ends reaches the usual limit in seconds.
+FUEL_PER_STEP = 100_000
 _ENGINE = "plain"
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _VALUE = "__tally_value__"
@@ -469,7 +469,7 @@ class _Execution:
         self._arrived = threading.Event()
 
     def cancel(self) -> None:
-        """Stop the program at its next line, or at once if it waits for the host."""
+        """Stop the program at its next instruction, or at once if it waits for the host."""
         self._cancelled = True
         self._arrived.set()
 
@@ -480,16 +480,20 @@ class _Execution:
     # -- called by the program's thread ----------------------------------------------------------
 
     def trace(self, frame: types.FrameType, event: str, argument: object) -> Any:  # noqa: ANN401
-        """Count the lines of the program itself."""
+        """Count the instructions of the program itself.
+
+        Not its lines: a loop on one line is one line, however long it runs.
+        """
         if not frame.f_code.co_filename.startswith(self._name):
             return None
-        return self._on_line
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._on_step
 
-    def _on_line(self, frame: object, event: str, argument: object) -> Any:  # noqa: ANN401
-        if event == "line":
-            self.fuel += FUEL_PER_LINE
+    def _on_step(self, frame: object, event: str, argument: object) -> Any:  # noqa: ANN401
+        if event == "opcode":
+            self.fuel += FUEL_PER_STEP
             self._check()
-        return self._on_line
+        return self._on_step
 
     def write(self, handle: int, data: bytes) -> None:
         """Write what the program printed, up to the limit."""

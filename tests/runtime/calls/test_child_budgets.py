@@ -15,8 +15,6 @@ from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.ledgers import CutLedger
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("usd", [3_000_000, 20_000_000, 60_000_000, 200_000_000])
 def test_a_tree_never_overdraws_the_cap_of_its_root(sandbox: WasmSandbox, usd: int) -> None:

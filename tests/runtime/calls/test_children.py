@@ -20,8 +20,6 @@ from tallystick.testing.ledgers import CutLedger
 
 __all__ = ["WIDE", "CutLedger", "says", "tree"]
 
-slow = pytest.mark.slow
-
 
 def test_a_tree_of_runs_answers_as_one(sandbox: WasmSandbox) -> None:
     session = opened(sandbox, tree())
@@ -157,7 +155,7 @@ def test_a_thousand_children_through_one_batch(sandbox: WasmSandbox) -> None:
 # -- cut off, and gone on with ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [pytest.param(each, marks=slow) for each in (0, 1, 2)] + [3])
+@pytest.mark.parametrize("start", range(4))
 def test_a_tree_that_is_cut_off_anywhere_goes_on_to_the_same_answer(
     sandbox: WasmSandbox, start: int
 ) -> None:

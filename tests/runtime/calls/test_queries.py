@@ -31,8 +31,6 @@ from tallystick.testing.models import (
 )
 from tallystick.testing.runs import Played, play
 
-pytestmark = pytest.mark.slow
-
 ROOMY = RunLimits(tokens=10_000_000)
 
 

@@ -35,8 +35,6 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import ModelDouble, block
 from tallystick.testing.runs import Played, play
 
-pytestmark = pytest.mark.slow
-
 LINES = 20_000
 LONG = f"for n in range({LINES}): print('line', n, 'of output')"
 WHOLE = "".join(f"line {n} of output\n" for n in range(LINES))

@@ -45,8 +45,6 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
 
 # They take long: CI runs them.
-pytestmark = pytest.mark.slow
-
 AT = 1_700_000_000_000
 SENT: list[str] = []
 
@@ -223,6 +221,7 @@ def test_a_chain_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
             close_calls(ledger, run_id(1), charge=True, scopes=None, at=AT)
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_are_looked_through_in_a_second(tmp_path: Path) -> None:
     bulk = [draft(number, text="x" * 2_000) for number in range(5)]
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
@@ -273,6 +272,7 @@ def total(ledger: SqliteLedger) -> tuple[int, int]:
     return row.spent.usd or 0, row.reserved.usd or 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("charge", [True, False])
 def test_what_was_held_is_closed_with_the_calls_of_a_killed_run(
     wasm_sandbox: WasmSandbox, tmp_path: Path, charge: bool

@@ -125,7 +125,7 @@ def test_a_watcher_is_told_how_many_wait_for_a_place(sandbox: WasmSandbox) -> No
 # -- cut off, and gone on with ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("start", [0, 1, 2])
 def test_what_was_spent_before_a_crash_is_counted_once(sandbox: WasmSandbox, start: int) -> None:
     ledger, attachments = CutLedger(), MemoryAttachments()
     run = opened(sandbox, tree(), ledger, attachments).run("count 4 now", limits=WIDE)
