@@ -65,7 +65,12 @@ def test_a_list_is_answered_in_its_order_and_then_fails() -> None:
 
 def test_a_function_sees_the_call_its_number_and_its_turn() -> None:
     seen: list[ModelCall] = []
-    model = ModelDouble(lambda call: seen.append(call) or str(call.number))  # type: ignore[func-returns-value]
+
+    def answer(call: ModelCall) -> str:
+        seen.append(call)
+        return str(call.number)
+
+    model = ModelDouble(answer)
 
     assert texts(model, of_run(), of_run("a", "b"), of_program("what?")) == ["0", "1", "2"]
     assert [each.turn for each in seen] == [0, 2, 0]

@@ -6,8 +6,9 @@ is not about the guest runs its programs without an engine, and they may call fu
 (`names`), such as one that waits for an event.
 
 Not for programs that nobody has read: nothing is isolated. Other differences to the guest: fuel is
-counted by instructions; a program that waits in native code is not stopped; there is no limit for memory;
-long texts have few of their methods; `random` and `time` are those of this process.
+counted by instructions of the program's own lines; a program that waits in native code is not
+stopped; there is no limit for memory; long texts have few of their methods; `random` and `time` are
+those of this process.
 """
 
 from __future__ import annotations
