@@ -9,9 +9,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # The slow steps of the set-up are silent: a line every few seconds says that they are not stuck.
 PATIENT := tools/with_progress.py
-PYTEST := $(BIN)/python -m pytest
 RESOLVE = $(VENV)/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --custom-compile-command "make lock"
+# Compiled tests are kept, whatever the environment says: to rewrite their asserts takes every worker
+# longer than any test.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 PRELUDE := src/tallystick/guest/prelude
 
 # Candidates are run, not looked up: a version manager's shim can stand in PATH and still refuse.

@@ -47,13 +47,19 @@ def no_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture(scope="session")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WasmSandbox]:
+def wasm_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WasmSandbox]:
     """The WASM sandbox, shared by all tests: its sessions share nothing but code."""
     loaded = WasmSandbox.load(
         cache=cache_directory(), output_directory=tmp_path_factory.mktemp("output")
     )
     yield loaded
     asyncio.run(loaded.close())
+
+
+@pytest.fixture(scope="session")
+def sandbox(wasm_sandbox: WasmSandbox) -> WasmSandbox:
+    """The sandbox of most tests; a folder may put another in its place."""
+    return wasm_sandbox
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,9 @@ import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from tests.scripted_run import block
-
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host
 from tallystick.sandbox.scripted import Scripted, ScriptedSession
+from tallystick.testing.models import block
 
 Call = tuple[str, Sequence[object]]
 

@@ -18,8 +18,6 @@ from tests.bridge.test_bridge import Client, Reply, place, ran, request
 from tests.call_scopes import ProgramCalls
 from tests.escape.process.boxes import made_sandbox
 from tests.laws.costed_world import charged_quietly
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
 
 from tallystick.bridge.door import BridgeDoor
 from tallystick.bridge.inside import ask
@@ -42,7 +40,7 @@ from tallystick.core.records import (
     RunStarted,
 )
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import Model, ModelError, ModelReply
 from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction
@@ -54,6 +52,7 @@ from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
 
 __all__ = ["place"]
 CLIENT = Path(ask.__file__)
@@ -148,7 +147,7 @@ def one(run: Run, body: object, path: str = "/query") -> Reply:
 
 
 def test_a_query_is_reserved_written_settled_and_answered() -> None:
-    run = Run(Costed(answer=lambda prompt: "r" * 40))
+    run = Run(ModelDouble("r" * 40))
     reply = one(run, {"prompt": "x" * 400})
 
     (asked,), (replied,), (answered,) = (
@@ -171,12 +170,8 @@ def test_a_query_is_reserved_written_settled_and_answered() -> None:
 def test_what_the_provider_reported_is_told_as_it_came() -> None:
     raw = {"prompt_tokens": 12, "completion_tokens": 5, "their_own": {"nested": [1, None]}}
 
-    class Reporting(Costed):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            usage = ModelUsage(tokens_in=12, tokens_out=5, reported=True, raw=raw)
-            return ModelReply(text="ok", usage=usage, cut=True)
-
-    run = Run(Reporting())
+    used = ModelUsage(tokens_in=12, tokens_out=5, reported=True, raw=raw)
+    run = Run(ModelDouble(ModelReply(text="ok", usage=used, cut=True)))
     reply = one(run, {"prompt": "x"})
 
     assert reply.body["usage"] == {
@@ -188,13 +183,7 @@ def test_what_the_provider_reported_is_told_as_it_came() -> None:
 
 
 def test_a_figure_that_nobody_reported_says_so() -> None:
-    class Silent(Costed):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            return ModelReply(
-                text="ok", usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False)
-            )
-
-    run = Run(Silent())
+    run = Run(ModelDouble(usage=ModelUsage(tokens_in=0, tokens_out=0, reported=False)))
     reply = one(run, {"prompt": "x"})
 
     reserved = run.of(QueryAsked)[0].reserved
@@ -203,7 +192,7 @@ def test_a_figure_that_nobody_reported_says_so() -> None:
 
 
 def test_a_batch_is_asked_side_by_side_each_in_a_place_of_its_own() -> None:
-    run = Run(Costed(answer=str.upper, delay=0.01))
+    run = Run(ModelDouble(by_prompt(str.upper), delay=0.01))
     body = {"queries": [{"prompt": f"p{n}"} for n in range(10)]}
     reply = one(run, body, "/query_batched")
 
@@ -225,8 +214,8 @@ def test_a_batch_is_asked_side_by_side_each_in_a_place_of_its_own() -> None:
 
 
 def test_the_model_and_the_length_that_are_asked_for_are_kept() -> None:
-    small = Costed(name="fake:small", answer=lambda prompt: "small")
-    run = Run(Costed(), models={"small": small})
+    small = ModelDouble(name="fake:small", answers="small")
+    run = Run(ModelDouble(), models={"small": small})
     reply = one(run, {"prompt": "x", "model": "small", "max_tokens": 33})
 
     assert reply.body["response"] == "small"
@@ -236,7 +225,7 @@ def test_the_model_and_the_length_that_are_asked_for_are_kept() -> None:
 
 def test_a_token_caps_a_reply_that_did_not_ask_for_a_length() -> None:
     for cap, sent in ((20, 20), (9_999, 500)):
-        model = Costed()
+        model = ModelDouble()
         run = Run(model)
 
         async def play(run: Run = run, cap: int = cap) -> None:
@@ -262,7 +251,7 @@ def test_a_token_caps_a_reply_that_did_not_ask_for_a_length() -> None:
 def test_what_the_door_cannot_do_it_refuses_by_name(
     asked: dict[str, object], kind: str, status: int, says: str
 ) -> None:
-    model = Costed()
+    model = ModelDouble()
     run = Run(model, temperature=0.2)
     reply = one(run, {"prompt": "x", **asked})
 
@@ -277,7 +266,7 @@ def test_what_the_door_cannot_do_it_refuses_by_name(
 
 
 def test_a_budget_that_is_used_up_refuses_and_says_what_is_left() -> None:
-    model = Costed()
+    model = ModelDouble()
     run = Run(model, tokens=900)
     body = {"prompt": "x" * 600}
 
@@ -301,7 +290,7 @@ def test_a_budget_that_is_used_up_refuses_and_says_what_is_left() -> None:
 
 
 def test_a_batch_that_is_not_paid_for_runs_the_part_that_is() -> None:
-    run = Run(Costed(delay=0.001), tokens=1_400)
+    run = Run(ModelDouble(delay=0.001), tokens=1_400)
     body = {"queries": [{"prompt": "x" * 600}] * 10}
     reply = one(run, body, "/query_batched")
 
@@ -313,7 +302,7 @@ def test_a_batch_that_is_not_paid_for_runs_the_part_that_is() -> None:
 
 
 def test_a_run_whose_time_is_over_asks_nobody() -> None:
-    model = Costed()
+    model = ModelDouble()
     reply = one(Run(model, wall_ms=0), {"prompt": "x"})
 
     assert (reply.status, reply.error["type"]) == (402, "TimeBudgetExceeded")
@@ -322,7 +311,7 @@ def test_a_run_whose_time_is_over_asks_nobody() -> None:
 
 
 def test_a_call_that_is_under_way_when_the_runs_time_ends_is_settled() -> None:
-    run = Run(Costed(delay=30), wall_ms=60)
+    run = Run(ModelDouble(delay=30), wall_ms=60)
     reply = one(run, {"prompt": "x"})
 
     assert (reply.status, reply.error["type"]) == (402, "TimeBudgetExceeded")
@@ -333,7 +322,7 @@ def test_a_call_that_is_under_way_when_the_runs_time_ends_is_settled() -> None:
 
 
 def test_host_calls_that_are_used_up_refuse() -> None:
-    run = Run(Costed(), calls_max=2)
+    run = Run(ModelDouble(), calls_max=2)
     reply = one(run, {"queries": [{"prompt": "x"}] * 3}, "/query_batched")
 
     kinds = [each and each["type"] for each in reply.body["errors"]]
@@ -343,7 +332,7 @@ def test_host_calls_that_are_used_up_refuse() -> None:
 
 def test_a_model_that_fails_is_a_call_that_failed_with_what_it_cost() -> None:
     down = [ModelError(reason="server_error", message="down", retry_after_ms=1)] * 2
-    run = Run(Costed(failures=down), retries=1)
+    run = Run(ModelDouble(failures=down), retries=1)
     reply = one(run, {"prompt": "x"})
 
     assert (reply.status, reply.error["type"]) == (502, "LlmCallFailed")
@@ -356,7 +345,7 @@ def test_a_model_that_fails_is_a_call_that_failed_with_what_it_cost() -> None:
 
 def test_attempts_that_failed_in_passing_are_in_what_was_used() -> None:
     passing = [ModelError(reason="server_error", message="later", retry_after_ms=1)]
-    run = Run(Costed(failures=passing), retries=1)
+    run = Run(ModelDouble(failures=passing), retries=1)
     reply = one(run, {"prompt": "x"})
 
     assert reply.status == 200
@@ -366,7 +355,7 @@ def test_attempts_that_failed_in_passing_are_in_what_was_used() -> None:
 
 @pytest.mark.parametrize("how", ["revoked", "timeout", "closed"])
 def test_a_call_that_is_cancelled_is_settled_and_told(how: str) -> None:
-    model = Costed(delay=30)
+    model = ModelDouble(delay=30)
     run = Run(model, limits=BridgeLimits(request_ms=60 if how == "timeout" else 30_000))
 
     async def play() -> tuple[int, str] | None:
@@ -396,7 +385,7 @@ def test_a_call_that_is_cancelled_is_settled_and_told(how: str) -> None:
 
 def test_a_program_that_is_over_asks_nobody_any_more() -> None:
     """Its queries are not written, and so they are not made."""
-    model = Costed()
+    model = ModelDouble()
     run = Run(model)
     run.calls.scope.close()
     reply = one(run, {"queries": [{"prompt": "x"}, {"prompt": "y"}]}, "/query_batched")
@@ -408,7 +397,7 @@ def test_a_program_that_is_over_asks_nobody_any_more() -> None:
 
 
 def test_a_record_that_fails_is_not_the_programs_to_handle() -> None:
-    run = Run(Costed())
+    run = Run(ModelDouble())
     broken = LedgerUnavailable(where="x", why="the disk is gone")
 
     def fails(*args: object, **more: object) -> Any:
@@ -462,7 +451,10 @@ def test_a_native_program_asks_by_the_client(place: Path, kind: str) -> None:
             raise ModelError(reason="content_policy", message="no", billed=False)
         return prompt.upper()
 
-    run = Run(Costed(answer=answer), models={"small": Costed(name="fake:small", answer=answer)})
+    run = Run(
+        ModelDouble(by_prompt(answer)),
+        models={"small": ModelDouble(name="fake:small", answers=by_prompt(answer))},
+    )
     shutil.copy(CLIENT, place)
 
     async def play() -> str:
@@ -492,7 +484,7 @@ def test_a_native_program_asks_by_the_client(place: Path, kind: str) -> None:
 
 
 def test_the_client_waits_where_it_asked_too_often(place: Path) -> None:
-    run = Run(Costed(), limits=BridgeLimits(burst=10, queries_per_second=100))
+    run = Run(ModelDouble(), limits=BridgeLimits(burst=10, queries_per_second=100))
     shutil.copy(CLIENT, place)
     script = (
         f"import sys; sys.path.insert(0, {str(place)!r}); import ask\n"
@@ -634,7 +626,7 @@ def test_a_shell_in_the_process_sandbox_asks(place: Path) -> None:
     place.chmod(0o755)
     shutil.copy(CLIENT, packages)
     box = made_sandbox(packages=(packages,), readable=(sockets,))
-    run = Run(Costed(answer=str.upper))
+    run = Run(ModelDouble(by_prompt(str.upper)))
     # There, programs of root's are nobody's.
     uid = 65_534 if os.geteuid() == 0 else None
 
@@ -662,7 +654,7 @@ def test_a_shell_in_the_process_sandbox_asks(place: Path) -> None:
 
 def test_a_request_can_be_written_by_hand(place: Path) -> None:
     """The protocol is plain: any client that speaks HTTP will do."""
-    run = Run(Costed(answer=str.upper))
+    run = Run(ModelDouble(by_prompt(str.upper)))
 
     async def play() -> bytes:
         async with run.open() as token:

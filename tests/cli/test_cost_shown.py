@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.cli.test_exec import Tally
 from tests.model.fake_server import FakeServer, ok, status
-from tests.scripted_run import block
+
+from tallystick.testing.models import block
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.scripted_run import Played, play
 
 from tallystick.cli.commands.demo import corpus_sha256
 from tallystick.cli.main import cli
@@ -23,6 +22,7 @@ from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from tests.cli.test_step_chains import Tally, entered, left, made_of
 from tests.core.views.test_run_difference import DIES, FAILS, LONG, a_run, code, of
 from tests.ledger.builders import drafted, run_id
-from tests.runtime.run.one_program_model import Writer, opened
-from tests.scripted_run import block
+from tests.runtime.run.one_program_model import opened, writer
 
 from tallystick.cli.main import cli
 from tallystick.client import Session
@@ -33,6 +32,7 @@ from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -124,7 +124,7 @@ def test_the_figures_of_real_turns_make_up_those_of_their_run(sandbox: WasmSandb
 
     ledger = MemoryLedger()
     program = "print(llm_query('a'), llm_query_batched(['b', 'c']), rate('x'))\nFINAL(1)"
-    with opened(sandbox, Writer(program), ledger=ledger, functions=[rate]) as session:
+    with opened(sandbox, writer(program), ledger=ledger, functions=[rate]) as session:
         records = list(records_of(ledger, session.run("what is it?").run))
     (ended,) = of(records, RunEnded)
     unended = [each for each in records if type(each).__name__ not in ("RunEnded", "ReceiptIssued")]

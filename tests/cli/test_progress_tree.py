@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.cli.test_progress import PROGRAM, asked, replied, terminal
 from tests.cli.test_resume import Tally, tally
 from tests.core.machine.test_machine import finished, started
-from tests.runtime.calls.test_children import WIDE, Says, Tree
-from tests.runtime.run.priced_model import PRICING
+from tests.runtime.calls.test_children import WIDE, says, tree
 from tests.runtime.runs.test_run_tree import MIXED
 
 from tallystick.cli.commands.inspect import tree_lines
@@ -37,6 +36,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.runs.tree import Node, RunTree, tree_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING
 
 __all__ = ["tally"]
 
@@ -364,7 +364,7 @@ def watched(sandbox: WasmSandbox, model: object, goal: str, progress: Progress) 
 
 
 @pytest.mark.parametrize(
-    ("model", "goal"), [(Tree(), "count 8 now"), (Says(MIXED), "the root")], ids=["tree", "mixed"]
+    ("model", "goal"), [(tree(), "count 8 now"), (says(MIXED), "the root")], ids=["tree", "mixed"]
 )
 def test_what_is_told_last_is_what_the_run_cost(
     sandbox: WasmSandbox, model: object, goal: str
@@ -380,7 +380,7 @@ def test_what_is_told_last_is_what_the_run_cost(
 def test_the_picture_on_a_terminal_has_what_the_run_cost(sandbox: WasmSandbox) -> None:
     with terminal() as opened:
         progress = progress_for(quiet=False, stream=opened.stream, environ={"TERM": "xterm"})
-        run = watched(sandbox, Tree(), "count 4 now", progress)
+        run = watched(sandbox, tree(), "count 4 now", progress)
         progress.close()
         text = opened.close()
 
@@ -392,7 +392,7 @@ def test_the_picture_on_a_terminal_has_what_the_run_cost(sandbox: WasmSandbox) -
 
 
 def test_the_tree_afterwards_has_the_same_rows_and_what_is_left(sandbox: WasmSandbox) -> None:
-    session = Session(model=Tree(), ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
+    session = Session(model=tree(), ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
     run = session.run("count 4 now", limits=WIDE)
 
     lines = tree_lines(tree_of(session.ledger, run.run), whole=False)
@@ -412,7 +412,7 @@ def test_the_tree_afterwards_has_the_same_rows_and_what_is_left(sandbox: WasmSan
 def test_on_a_narrow_terminal_a_run_of_the_tree_has_two_lines(
     sandbox: WasmSandbox, width: int
 ) -> None:
-    session = Session(model=Tree(), ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
+    session = Session(model=tree(), ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
     run = session.run("count 4 now", limits=WIDE)
 
     lines = tree_lines(tree_of(session.ledger, run.run), whole=False, width=width)

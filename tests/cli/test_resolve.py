@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
@@ -20,6 +18,7 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.spend.scopes import DEPLOYMENT
+from tallystick.testing.models import PRICING, ModelDouble, block
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -101,7 +100,7 @@ def test_a_new_run_has_the_whole_total_after_a_process_died_before_its_first_ent
     subprocess.run([sys.executable, "-c", DIES, str(path), RUN], check=False, timeout=30)
     limits = RunLimits(usd=nano_usd("0.9"), tokens=10_000_000, reply_tokens=200_000)
     # The first call reserves more than is left while the dead process still holds half.
-    model = Costed(answer=lambda prompt: block("FINAL(1)"))
+    model = ModelDouble(block("FINAL(1)"))
 
     with SqliteLedger(path) as ledger:
         session = Session(

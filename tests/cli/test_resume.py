@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.model.fake_server import FakeServer, ok
-from tests.runtime.run.cut_runs import died, played, program
+from tests.runtime.run.cut_runs import died, played
 
 from tallystick.cli.main import main
 from tallystick.core.chain import Draft, Head
@@ -34,6 +34,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory
+from tallystick.testing.plans import program
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

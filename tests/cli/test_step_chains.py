@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.ledger.builders import EMPTY, OTHER, RUN, draft, drafted
-from tests.runtime.run.one_program_model import ROOMY, Writer, opened
+from tests.runtime.run.one_program_model import ROOMY, opened, writer
 from tests.upkeep.transfer_builders import SESSION, in_files, session_id, started
 
 from tallystick.cli.errors import exit_code_of
@@ -67,7 +67,7 @@ def ledger_of(tally: Tally) -> SqliteLedger:
 def runs(tally: Tally, sandbox: WasmSandbox) -> list[Run]:
     """Two runs inside steps, in the user's own ledger."""
     ledger = ledger_of(tally)
-    with ledger, opened(sandbox, Writer(), ledger=ledger) as session, step_log():
+    with ledger, opened(sandbox, writer(), ledger=ledger) as session, step_log():
 
         @step("look up", budget={"max_usd": 0.5})
         def look_up() -> Run:

@@ -14,7 +14,6 @@ import pytest
 from tests.cli.test_exec import Tally
 from tests.interop.test_rlms_log import DEEP, GOAL, SMALL, log, metadata
 from tests.interop.test_trajectory import TAGS
-from tests.scripted_run import block
 
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.client import Session
@@ -26,6 +25,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.step import step
+from tallystick.testing.models import block
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

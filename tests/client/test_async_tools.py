@@ -8,7 +8,6 @@ import threading
 from typing import Any
 
 import pytest
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
@@ -16,6 +15,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import effect_key, host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 ASKED: contextvars.ContextVar[str] = contextvars.ContextVar("asked", default="nobody")
 

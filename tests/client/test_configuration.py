@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.host_call_sandbox import HostCallSandbox, calling
-from tests.runtime.run.priced_model import PRICING, Costed
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
@@ -28,6 +27,7 @@ from tallystick.settings.client import ClientSettings
 from tallystick.settings.files import config_directory, read_config
 from tallystick.settings.settings import load_settings
 from tallystick.settings.trust import TrustStore
+from tallystick.testing.models import PRICING, ModelDouble, by_prompt
 
 PRICE = '[prices."fake:*"]\ninput = 1\noutput = 4\n'
 
@@ -114,7 +114,7 @@ def test_limits_strategy_and_temperature_come_from_the_configuration(
 
 def test_a_configured_cap_and_price_stop_a_run_from_python(home: Home) -> None:
     home.user(f"max_usd = 0.003\nreply_tokens = 200\nmax_tokens = 10000000\n{PRICE}")
-    model = Costed(answer=lambda prompt: calling([], note=str(len(prompt))))
+    model = ModelDouble(by_prompt(lambda prompt: calling([], note=str(len(prompt)))))
 
     with session(model=model) as made:
         ended = made.run("?")
@@ -125,7 +125,7 @@ def test_a_configured_cap_and_price_stop_a_run_from_python(home: Home) -> None:
 
 def test_a_configured_total_binds_python_and_is_recorded(home: Home) -> None:
     home.user(f"total_usd = 0.003\n{PRICE}")
-    model = Costed(answer=lambda prompt: calling([], answer="it"))
+    model = ModelDouble(calling([], answer="it"))
     limits = RunLimits(reply_tokens=200)
     with SqliteLedger(home.path / "ledger.db") as ledger:
         for _ in range(12):
@@ -140,7 +140,7 @@ def test_a_configured_total_binds_python_and_is_recorded(home: Home) -> None:
 
 def test_a_configured_total_caps_a_session_whose_ledger_is_in_memory(home: Home) -> None:
     home.user(f"total_usd = 0.003\n{PRICE}")
-    model = Costed(answer=lambda prompt: calling([], answer="it"))
+    model = ModelDouble(calling([], answer="it"))
     limits = RunLimits(reply_tokens=200)
 
     with session(model=model) as made:
@@ -176,7 +176,7 @@ def test_arguments_win_over_all(home: Home, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_total_and_prices_that_are_given_win(home: Home) -> None:
     home.user('total_usd = 0\n[prices."fake:*"]\ninput = 1000\noutput = 1000\n')
-    model = Costed(answer=lambda prompt: calling([], answer="it"))
+    model = ModelDouble(calling([], answer="it"))
 
     with (
         SqliteLedger(home.path / "ledger.db") as ledger,

@@ -7,12 +7,10 @@ import hashlib
 import json
 import threading
 import time
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripted_run import block, play
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -20,28 +18,13 @@ from tallystick.core.errors import RunNotFound, SandboxError, UsageError
 from tallystick.core.records import CallHost, HostAnswered, RunEnded, RunStarted
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
-from tallystick.model.port import Heard, ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, resolve_run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-
-
-class Slow:
-    """A model that takes its time."""
-
-    name = "slow"
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
-        await asyncio.sleep(60)
-        return ModelReply(text="", usage=estimated_usage(request.messages, ""))
-
-    async def close(self) -> None:
-        pass
+from tallystick.testing.models import ModelDouble, block
+from tallystick.testing.runs import play
 
 
 def test_the_plain_call_works_inside_a_running_loop(sandbox: WasmSandbox) -> None:
@@ -82,7 +65,7 @@ def test_many_runs_are_awaited_at_once(sandbox: WasmSandbox) -> None:
 def test_a_cancelled_run_is_written_as_cancelled(sandbox: WasmSandbox) -> None:
     async def scenario() -> list[Any]:
         ledger = MemoryLedger()
-        session = Session(model=Slow(), ledger=ledger, sandbox=sandbox)
+        session = Session(model=ModelDouble(None), ledger=ledger, sandbox=sandbox)
         running = asyncio.ensure_future(session.arun("?"))
         for _ in range(500):
             if ledger.runs() and ledger.runs()[0].head.count:
@@ -108,7 +91,7 @@ def test_a_cancelled_run_is_written_as_cancelled(sandbox: WasmSandbox) -> None:
 def test_a_model_that_does_not_answer_in_time_ends_the_run(sandbox: WasmSandbox) -> None:
     began = time.monotonic()
 
-    run = play(sandbox, Slow(), limits=RunLimits(wall_ms=200)).run
+    run = play(sandbox, ModelDouble(None), limits=RunLimits(wall_ms=200)).run
 
     assert run.stop == "deadline"
     assert "timeout" in run.detail

@@ -35,6 +35,7 @@ from tallystick.model.port import (
 )
 from tallystick.model.recorded import RecordedModel
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
+from tallystick.testing.models import Answer, ModelDouble
 
 # What an attempt comes to: a reply, a failure that may pass, one that stays, or no end at all.
 Attempt = Literal["reply", "passing", "final", "never"]
@@ -127,7 +128,18 @@ def real_file(cleanup: ExitStack, attempts: tuple[Attempt, ...]) -> Model:
     return GgufModel.from_file(path, context_tokens=2_048)
 
 
+def double(cleanup: ExitStack, attempts: tuple[Attempt, ...]) -> Model:
+    behaviours: dict[Attempt, Answer] = {
+        "reply": "".join(TEXT),
+        "passing": ModelError(reason="server_error", message="oops"),
+        "final": ModelError(reason="auth_failure", message="no", billed=False),
+        "never": None,
+    }
+    return ModelDouble([behaviours[each] for each in attempts])
+
+
 BACKENDS: dict[str, Callable[[ExitStack, tuple[Attempt, ...]], Model]] = {
+    "double": double,
     "scripted": scripted,
     "recorded": recorded,
     "http, openai": over_http("openai"),

@@ -12,6 +12,7 @@ from tallystick.sandbox.port import ExecutionContext, ExecutionResult, ProgramEr
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sandbox.scripted import Scripted, ScriptedSandbox
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.sandbox import PlainSandbox
 
 
 async def _later(value: int) -> int:
@@ -54,6 +55,7 @@ STEPS: list[tuple[str, Scripted]] = [
 
 SandboxMaker = Callable[[pytest.FixtureRequest], Sandbox]
 BACKENDS: dict[str, SandboxMaker] = {
+    "plain": lambda request: PlainSandbox(),
     "process": lambda request: request.getfixturevalue("process_sandbox"),
     "scripted": lambda request: ScriptedSandbox([script for _, script in STEPS]),
     "wasm": lambda request: request.getfixturevalue("sandbox"),

@@ -18,8 +18,8 @@ from tests.faults.memory_script import MEMORY_PROGRAMS
 from tests.faults.tree_script import FAMILY_PROGRAMS
 from tests.model import fake_server as fake
 from tests.model.fake_server import FakeServer, Seen, Step
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
-from tests.scripted_run import block
+
+from tallystick.testing.models import NANO_IN, NANO_OUT, block
 
 KEY_HEADER = "x-client-request-id"
 NOTHING: Mapping[str, bytes] = MappingProxyType({})

@@ -27,7 +27,6 @@ from tests.faults.memory_script import MEMORY_GOAL, open_memory
 from tests.faults.paid_server import GOAL, KEY_HEADER
 from tests.faults.tracer import stop_at_calls
 from tests.faults.tree_script import FAMILY_GOAL
-from tests.runtime.run.priced_model import PRICING
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
@@ -46,6 +45,7 @@ from tallystick.runtime.programs import execution
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.step import step
+from tallystick.testing.models import PRICING
 
 CHILD_SECONDS_MAX = 120
 GRANTS = ("attachments.read", "attachments.write", "memory.write")

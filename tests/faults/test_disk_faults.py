@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.errors import (
@@ -32,11 +30,11 @@ from tallystick.core.records import RunStarted
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, by_prompt, programs
 
 pytestmark = pytest.mark.slow
 
@@ -52,22 +50,6 @@ CALLS, LOOKS = 5, 3
 Fault = Callable[[SqliteLedger], contextlib.AbstractContextManager[None]]
 
 
-class Scripted(Costed):
-    """Writes the three programs by turns, and lets something happen at its n-th call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.at: dict[int, Callable[[], None]] = {}
-
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        turn = sum(message.role == "assistant" for message in request.messages)
-        is_turn = request.messages[0].role == "system"
-        self.answer = lambda prompt: block(PROGRAMS[turn]) if is_turn else prompt.upper()
-        reply = await super()._reply(request)
-        self.at.pop(len(self.asked), lambda: None)()
-        return reply
-
-
 class World:
     """A ledger, a model that is paid, a function that only looks, and a fault that comes once."""
 
@@ -75,7 +57,13 @@ class World:
         self.ledger = SqliteLedger(path / "ledger.db", busy_seconds=BUSY_SECONDS)
         self.looked: list[str] = []
         self.at_look: dict[int, Callable[[], None]] = {}
-        self.model = Scripted()
+        # What happens after a call of the model, by its number from 1.
+        self.at_call: dict[int, Callable[[], None]] = {}
+        self.model = ModelDouble(
+            programs(*PROGRAMS),
+            queries=by_prompt(str.upper),
+            after=lambda call: self.at_call.pop(call.number + 1, lambda: None)(),
+        )
         self.session = Session(
             model=self.model,
             functions=[host_function(policy="read", name="look")(self._look)],
@@ -198,7 +186,7 @@ def test_a_fault_while_a_call_is_under_way_ends_the_run_and_leaves_that_call_in_
 ) -> None:
     fault, error = FAULTS[name]
 
-    with begun_at(world, fault, world.model.at, call), pytest.raises(error):
+    with begun_at(world, fault, world.at_call, call), pytest.raises(error):
         world.run()
 
     assert len(world.model.asked) == call
@@ -259,7 +247,7 @@ def test_a_clock_that_is_set_back_changes_nothing(
     def set_back() -> None:
         monkeypatch.setattr(time, "time_ns", lambda: now() - day)
 
-    world.model.at[call] = set_back
+    world.at_call[call] = set_back
     run = world.run()
 
     assert run.answer == ANSWER

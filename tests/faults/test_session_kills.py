@@ -18,12 +18,12 @@ from tests.faults.paid_server import PaidServer
 from tests.faults.soak_record import noted, outcome_table
 from tests.faults.sweeps import of, provider, spread, sweep
 from tests.faults.tracer import available
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 FULL = os.environ.get("TALLYSTICK_SOAK") == "full"
 POINTS_SLOW, POINTS_SOAK = 3, (None if FULL else 3)

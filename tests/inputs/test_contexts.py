@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.errors import UsageError
 from tallystick.core.machine import prompt
@@ -22,6 +21,8 @@ from tallystick.runtime.context.namespace import VARIABLES_MAX
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.replay import RunAsked, inputs_digest
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 ORDERS = "id,vessel,tons\nA-1,V-1,10\nA-2,V-2,250\nA-3,V-1,7\n"
 VESSELS = "number,owner\nV-1,Ada\nV-2,Xu\n"

@@ -9,26 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
 from tests.runtime.context.test_attachments_in_runs import PNG
-from tests.runtime.run.cut_runs import (
-    GOAL,
-    ROOMY,
-    Planned,
-    Whole,
-    in_doubt,
-    keys_of,
-    program,
-    without_time,
-    world,
-)
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play
+from tests.runtime.run.cut_runs import GOAL, ROOMY, Whole, in_doubt, keys_of, without_time, world
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
-from tallystick.core.charge import ModelUsage, RunLimits
+from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.records import (
     AskModel,
@@ -46,12 +33,15 @@ from tallystick.inputs.strategy import Estimate, estimated
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError, ModelRequest
 from tallystick.model.price_table import PriceTable, Pricing
 from tallystick.model.scripted import ScriptedReply
 from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block, by_prompt, reported
+from tallystick.testing.plans import Planned, program
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 
@@ -69,27 +59,16 @@ def started_of(played: Played) -> RunStarted:
     return cast(RunStarted, played.records[0])
 
 
-class Kept(Costed):
-    """Keeps whole requests."""
-
-    def __init__(self, *answers: str, window: int | None = None, **more: Any) -> None:
-        super().__init__(**more)
-        self.requests: list[ModelRequest] = []
-        self.said = list(answers)
-        self.answer = lambda prompt: self.said.pop(0)
-        if window is not None:
-            self.window = window
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        self.requests.append(request)
-        return await super().ask(request)
+def kept(*answers: str, **more: Any) -> ModelDouble:
+    """A model that gives these answers, one after the other."""
+    return ModelDouble(answers, **more)
 
 
 # -- direct ------------------------------------------------------------------------------------
 
 
 def test_a_direct_run_asks_once_and_runs_nothing(sandbox: WasmSandbox) -> None:
-    model = Kept(" Riga \n")
+    model = kept(" Riga \n")
 
     played = play(sandbox, model, inputs=[given_text(STORY)], strategy="direct")
 
@@ -145,7 +124,7 @@ def test_what_is_no_answer_falls_back_to_code_in_the_same_run(
 
 
 def test_a_program_that_was_not_asked_for_is_run(sandbox: WasmSandbox) -> None:
-    model = Kept(block("n = len(context)\nprint(n)"), block("FINAL(n)"))
+    model = kept(block("n = len(context)\nprint(n)"), block("FINAL(n)"))
 
     played = play(sandbox, model, inputs=[given_text(STORY)], strategy="direct")
 
@@ -161,7 +140,7 @@ def test_a_model_that_will_not_read_it_whole_is_asked_for_programs(
     sandbox: WasmSandbox, reason: Any
 ) -> None:
     said = block("FINAL(len(context))")
-    model = Kept(said, failures=[ModelError(reason=reason, message="too long")])
+    model = kept(said, failures=[ModelError(reason=reason, message="too long")])
 
     played = play(sandbox, model, inputs=[given_text(STORY)], strategy="direct")
 
@@ -172,7 +151,7 @@ def test_a_model_that_will_not_read_it_whole_is_asked_for_programs(
 
 def test_an_old_style_prompt_is_byte_for_byte_that_of_code(sandbox: WasmSandbox) -> None:
     def asked(**strategy: Any) -> ModelRequest:
-        model = Kept(block("FINAL(1)"))
+        model = kept(block("FINAL(1)"))
         play(sandbox, model, inputs=[given_text(STORY)], **strategy)
         return model.requests[0]
 
@@ -188,7 +167,7 @@ def test_an_old_style_prompt_is_byte_for_byte_that_of_code(sandbox: WasmSandbox)
 
 def refused(sandbox: WasmSandbox, inputs: Sequence[Input], **more: Any) -> str:
     ledger = MemoryLedger()
-    session = Session(model=more.pop("model", Kept()), ledger=ledger, sandbox=sandbox)
+    session = Session(model=more.pop("model", kept()), ledger=ledger, sandbox=sandbox)
     with pytest.raises(UsageError) as caught:
         session.run("what?", inputs=inputs, **more)
     assert list(ledger.runs()) == []
@@ -208,15 +187,15 @@ def test_a_window_that_the_model_tells_is_the_one_that_counts(sandbox: WasmSandb
     long = [given_text(STORY * 70)]
     roomy = RunLimits(tokens=10_000_000)
 
-    played = play(sandbox, Kept("x", window=400_000), inputs=long, limits=roomy, strategy="direct")
-    said = refused(sandbox, [given_text(STORY)], model=Kept(window=700), strategy="direct")
+    played = play(sandbox, kept("x", window=400_000), inputs=long, limits=roomy, strategy="direct")
+    said = refused(sandbox, [given_text(STORY)], model=kept(window=700), strategy="direct")
 
     assert played.run.answer == "x"
     assert "has room for 700" in said
 
 
 def test_a_text_that_stays_on_the_host_is_refused(sandbox: WasmSandbox) -> None:
-    model = Kept(window=10**9)
+    model = kept(window=10**9)
 
     said = refused(sandbox, [given_text("word " * 800_001)], model=model, strategy="direct")
 
@@ -231,7 +210,7 @@ def test_a_name_that_is_no_strategy_is_refused(sandbox: WasmSandbox) -> None:
 def test_a_direct_run_that_the_cap_does_not_pay_for_ends_by_its_budget(
     sandbox: WasmSandbox,
 ) -> None:
-    model = Kept()
+    model = kept()
 
     played = play(
         sandbox,
@@ -253,7 +232,7 @@ def test_a_direct_run_that_the_cap_does_not_pay_for_ends_by_its_budget(
 def chosen(sandbox: WasmSandbox, *texts: str, **more: Any) -> tuple[str, str]:
     inputs = [given_text(text, name=f"{n}.txt") for n, text in enumerate(texts)]
     # Whatever it is, a program and an answer at once.
-    model = more.pop("model", None) or Kept(block("FINAL('x' if 1 else context)"))
+    model = more.pop("model", None) or kept(block("FINAL('x' if 1 else context)"))
     session = Session(
         model=model, ledger=MemoryLedger(), sandbox=sandbox, pricing=more.pop("pricing", PRICING)
     )
@@ -391,7 +370,7 @@ def test_without_a_text_auto_writes_programs(sandbox: WasmSandbox) -> None:
 def test_pictures_alone_are_shown_and_asked_about(sandbox: WasmSandbox, tmp_path: Path) -> None:
     path = tmp_path / "boat.png"
     path.write_bytes(PNG)
-    model = Kept("a boat")
+    model = kept("a boat")
 
     played = play(sandbox, model, inputs=read_inputs([str(path)]), strategy="auto")
 
@@ -411,15 +390,6 @@ def test_a_direct_run_over_nothing_asks_the_question(
     assert played.replayed().held
 
 
-class Dear(Kept):
-    """Reports that it used fourteen thousand tokens."""
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        reply = await super().ask(request)
-        usage = ModelUsage(tokens_in=14_000, tokens_out=1, reported=True)
-        return msgspec.structs.replace(reply, usage=usage)
-
-
 @pytest.mark.parametrize(("strategy", "stop"), [("auto", "answered"), ("direct", "budget")])
 def test_a_budget_that_is_gone_when_the_call_is_made(
     sandbox: WasmSandbox, tmp_path: Path, strategy: AskedStrategy, stop: str
@@ -431,14 +401,19 @@ def test_a_budget_that_is_gone_when_the_call_is_made(
         if isinstance(record, RunStarted):
             with (
                 SqliteLedger(tmp_path / "ledger.db") as ledger,
-                Session(model=Dear("x"), ledger=ledger, sandbox=sandbox, total=total) as other,
+                Session(
+                    model=ModelDouble("x", usage=reported(14_000, 1)),
+                    ledger=ledger,
+                    sandbox=sandbox,
+                    total=total,
+                ) as other,
             ):
                 other.run("what?", strategy="direct")
 
     with (
         SqliteLedger(tmp_path / "ledger.db") as ledger,
         Session(
-            model=Kept(block("FINAL(len(context))")), ledger=ledger, sandbox=sandbox, total=total
+            model=kept(block("FINAL(len(context))")), ledger=ledger, sandbox=sandbox, total=total
         ) as session,
     ):
         text = STORY * 3
@@ -458,16 +433,14 @@ def test_a_budget_that_is_gone_when_the_call_is_made(
 # -- recursive ---------------------------------------------------------------------------------
 
 
-class Reader(Kept):
-    """Runs the example it was shown, as it stands, and says yes to what is late."""
+def shown_example(call: ModelCall) -> str:
+    """Return the program that the prompt shows as an example."""
+    return call.messages[0].text.split("```python\n")[-1].split("\n```")[0]
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        if request.messages[0].role != "system":
-            self.said.insert(0, "true" if "late" in request.messages[0].text else "false")
-        elif not self.requests:
-            example = request.messages[0].text.split("```python\n")[-1].split("\n```")[0]
-            self.said.insert(0, block(example))
-        return await super().ask(request)
+
+def reads(call: ModelCall) -> str:
+    """Run the example as it is shown, then answer with the number of pieces."""
+    return block("FINAL(len(pieces))" if call.turn else shown_example(call))
 
 
 LATE = "x" * 9_000 + "late" + "y" * 9_000
@@ -486,7 +459,9 @@ LATE = "x" * 9_000 + "late" + "y" * 9_000
 def test_the_example_of_a_recursive_run_runs_on_its_data(
     sandbox: WasmSandbox, texts: list[str], calls: int
 ) -> None:
-    model = Reader(block("FINAL(len(pieces))"))
+    model = ModelDouble(
+        reads, queries=by_prompt(lambda prompt: "true" if "late" in prompt else "false")
+    )
     inputs = [given_text(text, name=f"{n}.txt") for n, text in enumerate(texts)]
 
     played = play(
@@ -501,21 +476,12 @@ def test_the_example_of_a_recursive_run_runs_on_its_data(
     assert played.replayed().held
 
 
-class Judge(Kept):
-    """Runs the example of its data as it stands, and says in words which texts are late."""
-
-    last = ""
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        text = request.messages[-1].text
-        if request.messages[0].role != "system":
-            self.last = text
-            self.said.insert(0, "Yes." if "comes late" in text else "No, it does not.")
-        elif not self.requests:
-            assert "pieces" not in request.messages[0].text
-            example = text.split("```python\n")[1].split("\n```")[0]
-            self.said.insert(0, block(example))
-        return await super().ask(request)
+def judges(call: ModelCall) -> str:
+    """Run the example over the data as it is shown, then count what was said of each text."""
+    if call.turn:
+        return block("FINAL(said.count(True))")
+    assert "pieces" not in call.messages[0].text
+    return block(call.prompt.split("```python\n")[1].split("\n```")[0])
 
 
 NOTES = [("a", "the train comes late today, says {it}"), ("b", "nothing to report on this day")] * 3
@@ -532,15 +498,19 @@ NOTES = [("a", "the train comes late today, says {it}"), ("b", "nothing to repor
 def test_the_example_over_rows_asks_about_the_text_of_each_with_the_words_of_the_task(
     sandbox: WasmSandbox, text: str
 ) -> None:
-    model = Judge(block("FINAL(said.count(True))"))
+    model = ModelDouble(
+        judges,
+        queries=by_prompt(lambda text: "Yes." if "comes late" in text else "No, it does not."),
+    )
 
     played = play(sandbox, model, inputs=[given_text(text, name="n")], strategy="recursive")
 
     assert played.run.answer == "3"
     assert len(of(played, QueryReplied)) == len(NOTES)
     assert played.run.stop == "answered"
-    assert started_of(played).goal in model.last
-    assert model.last.endswith("Reply with only yes or no.")
+    last = model.queried[-1]
+    assert started_of(played).goal in last
+    assert last.endswith("Reply with only yes or no.")
     assert played.replayed().held
 
 
@@ -624,12 +594,12 @@ def test_a_fork_keeps_the_strategy(sandbox: WasmSandbox) -> None:
     fork = beside.session.fork(whole.id, turn=0)
 
     assert (fork.answer, fork.turns) == ("Oslo", 1)
-    assert STORY in beside.model.texts[0]
+    assert STORY in beside.model.asked[0]
     assert beside.session.replay(fork.run).held
 
 
 def test_who_awaits_says_the_strategy_too(sandbox: WasmSandbox) -> None:
-    session = Session(model=Kept("Riga"), ledger=MemoryLedger(), sandbox=sandbox)
+    session = Session(model=kept("Riga"), ledger=MemoryLedger(), sandbox=sandbox)
 
     run = asyncio.run(session.arun("where?", inputs=[given_text(STORY)], strategy="direct"))
 
@@ -642,7 +612,7 @@ def test_who_awaits_says_the_strategy_too(sandbox: WasmSandbox) -> None:
 def estimate(*texts: str, model: Any = None, **limits: Any) -> Estimate:
     inputs = [given_text(text, name=f"{n}.txt") for n, text in enumerate(texts)]
     return estimated(
-        model or Kept(), "where?", inputs=inputs, limits=RunLimits(**limits), pricing=PRICING
+        model or kept(), "where?", inputs=inputs, limits=RunLimits(**limits), pricing=PRICING
     )
 
 
@@ -666,7 +636,7 @@ def test_an_estimate_says_why_a_run_cannot_be_direct() -> None:
 
 
 def test_the_estimate_of_a_direct_run_is_what_it_then_costs(sandbox: WasmSandbox) -> None:
-    played = play(sandbox, Kept("Riga"), goal="where?", inputs=[given_text(STORY)],
+    played = play(sandbox, kept("Riga"), goal="where?", inputs=[given_text(STORY)],
                   strategy="direct")  # fmt: skip
 
     (replied,) = of(played, ModelReplied)

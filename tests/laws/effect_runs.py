@@ -14,20 +14,7 @@ from typing import Any
 import msgspec
 from tests.laws.costed_world import WatchedTree
 from tests.laws.test_costed_sessions import watched
-from tests.runtime.calls.child_models import Logged
-from tests.runtime.run.cut_runs import (
-    GOAL,
-    ROOMY,
-    KeptAttachments,
-    Planned,
-    PlannedModel,
-    World,
-    keys_of,
-    program,
-    replied,
-    world,
-)
-from tests.scripted_run import block
+from tests.runtime.run.cut_runs import GOAL, ROOMY, World, keys_of, world
 
 from tallystick.core.chain import Draft, Head
 from tallystick.core.charge import RunLimits
@@ -45,11 +32,13 @@ from tallystick.core.records import (
     tag_of,
 )
 from tallystick.core.views.open_calls import OpenCall, open_calls
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import CutLedger, LastingAttachments
+from tallystick.testing.models import Answer, ModelCall, ModelDouble, block
+from tallystick.testing.plans import Plan, Planned, program
 
 CAUGHT = "except HostError as error:\n    n += 1000\n    print(error.kind)"
 CHILD = "the child's question"
@@ -92,14 +81,13 @@ KINDS = {
 }
 
 
-class Telling(PlannedModel):
-    """Answers to the runs inside as well: those are done at once."""
+class TreePlan(Plan):
+    """A plan for the root; it answers the runs inside as well, which are done at once."""
 
-    def _turn(self, request: ModelRequest) -> ModelReply:
-        if not any(GOAL in each.text for each in request.messages):
-            lost = any(LOST_CHILD in each.text for each in request.messages)
-            return replied(request, "RUN(ls)" if lost else block("FINAL(context.upper())"))
-        return super()._turn(request)
+    def turn(self, call: ModelCall) -> Answer:
+        if GOAL not in call.text:
+            return "RUN(ls)" if LOST_CHILD in call.text else block("FINAL(context.upper())")
+        return super().turn(call)
 
 
 @dataclass
@@ -109,7 +97,7 @@ class Lived:
     kind: Kind
     world: World
     run: Run
-    ledger: Logged
+    ledger: CutLedger
     tree: WatchedTree
     read: list[str]
 
@@ -130,9 +118,9 @@ class Lived:
         begun = (n for n in range(len(self.ledger.acts)) if chains_of(self.cut(n)).get(self.id))
         return range(next(begun), len(self.ledger.acts) + 1)
 
-    def cut(self, at: int) -> Logged:
+    def cut(self, at: int) -> CutLedger:
         """What it has left after so many acts."""
-        ledger = Logged(self.ledger.acts[:at])
+        ledger = CutLedger(self.ledger.acts[:at])
         # What is written behind them stands behind them.
         ledger.acts[:0] = self.ledger.acts[:at]
         return ledger
@@ -154,7 +142,7 @@ class Living:
 
     before: Lived
     world: World
-    ledger: Logged
+    ledger: CutLedger
     tree: WatchedTree
     read: list[str] = field(default_factory=list)
 
@@ -176,22 +164,23 @@ def reading(read: list[str]) -> RunFunction:
 def opened(
     sandbox: WasmSandbox,
     plan: Sequence[Planned],
-    ledger: Logged,
+    ledger: CutLedger,
     read: list[str],
     *,
     recorded: Sequence[Record] = (),
     **more: Any,
 ) -> tuple[World, WatchedTree]:
     with watched() as trees:
-        model = Telling(plan, recorded)
+        said = TreePlan(plan, recorded)
+        model = ModelDouble(said)
         made = world(
             sandbox,
             plan,
             ledger=ledger,
             instead=[reading(read)],
-            **{"attachments": KeptAttachments(), "model": model, **more},
+            **{"attachments": LastingAttachments(), "model": model, **more},
         )
-        made.model = model
+        made.model, made.plan = model, said
     return made, trees[0]
 
 
@@ -203,7 +192,7 @@ def lived(
     plan: Sequence[Planned] | None = None,
 ) -> Lived:
     """Let a run with a call of a kind come to its end."""
-    ledger, read = Logged(), list[str]()
+    ledger, read = CutLedger(), list[str]()
     made, tree = opened(sandbox, plan or kind.plan, ledger, read)
     run = made.session.run(GOAL, limits=limits)
     return Lived(kind, made, run, ledger, tree, read)
@@ -212,7 +201,7 @@ def lived(
 def reopened(
     before: Lived,
     sandbox: WasmSandbox,
-    ledger: Logged,
+    ledger: CutLedger,
     *,
     recorded: Sequence[Record] | None = None,
 ) -> Living:
@@ -221,7 +210,7 @@ def reopened(
     recorded = chains_of(ledger).get(before.id, []) if recorded is None else recorded
     made, tree = opened(
         sandbox,
-        before.world.model.plan,
+        before.world.plan.replies,
         ledger,
         read,
         recorded=recorded,
@@ -233,18 +222,18 @@ def reopened(
 # -- records ------------------------------------------------------------------------------------
 
 
-def chains_of(ledger: Logged) -> dict[str, list[Record]]:
+def chains_of(ledger: CutLedger) -> dict[str, list[Record]]:
     """The records of the run and of those inside it."""
     return {row.run: whole_records(ledger, row.run) for row in ledger.runs() if row.head.count}
 
 
-def heads_of(ledger: Logged) -> dict[str, Head]:
+def heads_of(ledger: CutLedger) -> dict[str, Head]:
     return {row.run: row.head for row in ledger.runs()}
 
 
-def written(chains: Mapping[str, Sequence[Record]]) -> Logged:
+def written(chains: Mapping[str, Sequence[Record]]) -> CutLedger:
     """A ledger that has these records."""
-    ledger = Logged()
+    ledger = CutLedger()
     for run, records in chains.items():
         fence = ledger.claim(run, create=True)
         drafts = [
@@ -255,12 +244,12 @@ def written(chains: Mapping[str, Sequence[Record]]) -> Logged:
     return ledger
 
 
-def known_keys(ledger: Logged) -> set[str]:
+def known_keys(ledger: CutLedger) -> set[str]:
     """The keys of all that was begun, in all chains; of effects, of those that ended."""
     return {key for run, records in chains_of(ledger).items() for key in keys_of(run, records)}
 
 
-def open_in(ledger: Logged) -> list[tuple[str, OpenCall]]:
+def open_in(ledger: CutLedger) -> list[tuple[str, OpenCall]]:
     """The calls without an outcome, with their runs."""
     return [(run, each) for run, all_of in chains_of(ledger).items() for each in open_calls(all_of)]
 
@@ -279,7 +268,7 @@ def begun_without_end(records: Sequence[Record]) -> set[Key]:
     return {each for each in begun - ended if each.kind != "child"}
 
 
-def check_keys(ledger: Logged) -> None:
+def check_keys(ledger: CutLedger) -> None:
     """No two calls of a run have one key; an effect that is begun again says how often it was."""
     for records in chains_of(ledger).values():
         ended = [key_of(each) for each in records if isinstance(each, Outcome)]

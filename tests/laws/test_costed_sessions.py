@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from tests.host_call_sandbox import HostCallSandbox, calling
 from tests.laws.costed_world import Books, CostedServer, Mix, VirtualLoopThread, WatchedTree
 from tests.laws.test_price_laws import written
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
@@ -36,6 +35,7 @@ from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend import client_scopes
 from tallystick.runtime.spend.scopes import ScopeTree
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

@@ -32,8 +32,7 @@ from tests.laws.effect_runs import (
     with_program,
     written,
 )
-from tests.runtime.calls.child_models import Logged
-from tests.runtime.run.cut_runs import ROOMY, Planned, without_time
+from tests.runtime.run.cut_runs import ROOMY, without_time
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import ReplayDiverged
@@ -64,6 +63,8 @@ from tallystick.runtime.journal.effects import Decisions
 from tallystick.runtime.run import resume
 from tallystick.runtime.run.fork import shared_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import CutLedger
+from tallystick.testing.plans import Planned
 
 Runs = dict[str, Lived]
 slow = pytest.mark.slow
@@ -119,7 +120,7 @@ def doubts_of(living: Living) -> set[tuple[str, int, tuple[int, ...]]]:
     return {(each.run or living.before.id, each.intent, each.items) for each in named}
 
 
-def check_whole(again: Lived, whole: Lived, left: Logged) -> None:
+def check_whole(again: Lived, whole: Lived, left: CutLedger) -> None:
     """What holds of a run that was resumed over what it had left."""
     assert (again.run.stop, again.run.answer) == (whole.run.stop, whole.run.answer)
     assert not set(again.world.asked) & known_keys(left)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play_priced
 
 from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.records import (
@@ -18,25 +15,24 @@ from tallystick.core.records import (
     QueryFailed,
     QueryReplied,
 )
-from tallystick.model.port import ModelError, ModelReason, ModelReply, ModelRequest
+from tallystick.model.port import ModelError, ModelReason, ModelReply
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block, reported
+from tallystick.testing.runs import Played, play
 
 pytestmark = pytest.mark.slow
 
 LIMITS = RunLimits(tokens=10_000_000, usd=10_000_000_000, retries=1)
 USAGE = ModelUsage(tokens_in=3, tokens_out=2, reported=True)
-Misfortune = Callable[[ModelRequest], ModelReply]
+Misfortune = ModelReply | Exception
 
 
 def failing(error: Exception) -> Misfortune:
-    def fail(request: ModelRequest) -> ModelReply:
-        raise error
-
-    return fail
+    return error
 
 
 def replying(**usage: Any) -> Misfortune:
-    return lambda request: ModelReply(text=block("FINAL(1)"), usage=ModelUsage(**usage))
+    return ModelReply(text=block("FINAL(1)"), usage=ModelUsage(**usage))
 
 
 MISFORTUNES: dict[str, Misfortune] = {
@@ -62,20 +58,11 @@ MISFORTUNES: dict[str, Misfortune] = {
 }
 
 
-class Unlucky(Costed):
-    """Meets its misfortune in turns, or only where programs ask."""
-
-    def __init__(self, misfortune: Misfortune, *, in_turns: bool) -> None:
-        super().__init__()
-        self._misfortune = misfortune
-        self._in_turns = in_turns
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        if self._in_turns or request.messages[0].role != "system":
-            return self._misfortune(request)
-        program = "try:\n    llm_query('q')\nexcept HostError as error:\n    pass\nFINAL(1)"
-        usage = ModelUsage(tokens_in=1, tokens_out=1, reported=True)
-        return ModelReply(text=block(program), usage=usage)
+def unlucky(misfortune: Misfortune, *, in_turns: bool) -> ModelDouble:
+    """A model that meets its misfortune in turns, or only where programs ask."""
+    program = "try:\n    llm_query('q')\nexcept HostError as error:\n    pass\nFINAL(1)"
+    lucky = ModelReply(text=block(program), usage=reported(1, 1))
+    return ModelDouble(misfortune if in_turns else lucky, queries=misfortune)
 
 
 def recorded(
@@ -105,7 +92,7 @@ def test_a_turns_call_and_a_programs_call_fail_settle_and_are_recorded_alike(
 ) -> None:
     misfortune = MISFORTUNES[name]
     turn, query = (
-        play_priced(sandbox, Unlucky(misfortune, in_turns=in_turns), limits=LIMITS, pricing=PRICING)
+        play(sandbox, unlucky(misfortune, in_turns=in_turns), limits=LIMITS, pricing=PRICING)
         for in_turns in (True, False)
     )
 

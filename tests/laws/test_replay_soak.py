@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from tests.faults.soak_record import noted
 from tests.laws.test_resume_laws import SLOW, at_once, caps, plans, played_plan
-from tests.runtime.run.cut_runs import Planned
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.plans import Planned
 
 __all__ = ["at_once"]
 

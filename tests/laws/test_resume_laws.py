@@ -17,16 +17,12 @@ from tests.laws.costed_world import WatchedTree
 from tests.laws.test_costed_sessions import watched
 from tests.runtime.run.cut_runs import (
     Cancelling,
-    KeptAttachments,
-    Planned,
     SlowLedger,
     Whole,
     World,
-    begin,
     in_doubt,
     keys_of,
     played,
-    program,
     reopened,
     without_time,
     world,
@@ -47,6 +43,8 @@ from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import LastingAttachments, append_records
+from tallystick.testing.plans import Planned, program
 
 pytestmark = pytest.mark.slow
 
@@ -228,7 +226,7 @@ def played_plan(sandbox: WasmSandbox, plan: Sequence[Planned], limits: RunLimits
         limits=limits,
         inputs=[given_text("a b c\n" * lines)],
         grants=["attachments.read", "attachments.write"],
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
     whole.world.session.close()
     return whole
@@ -336,13 +334,13 @@ def test_a_run_that_is_cancelled_and_cut_off_again_and_again_comes_to_its_end(
     sandbox: WasmSandbox, lives: Sequence[tuple[int, int]]
 ) -> None:
     """Each life ends by itself, or by a cancel while something is written; then some is lost."""
-    whole = played(sandbox, *LIVES, attachments=KeptAttachments(), limits=MANY)
+    whole = played(sandbox, *LIVES, attachments=LastingAttachments(), limits=MANY)
     records = whole.records[:1]
     # The last one is not cancelled.
     for number, share in (*lives, (0, 0)):
         cancelling = Cancelling()
         ledger = SlowLedger(number, cancelling)
-        begin(ledger, whole.id, records)
+        append_records(ledger, whole.id, records)
         made = world(
             sandbox,
             LIVES,

@@ -140,8 +140,8 @@ def test_whatever_is_killed_comes_to_the_same_and_no_call_is_paid_for_twice(
 
         assert again == whole
         assert (total(lives).llm_calls, total(lives).usd) == cost
-        assert not had & set(provider.sent)
-        assert len(provider.sent) == len(set(provider.sent))
+        assert not had & set(provider.keys)
+        assert len(provider.keys) == len(set(provider.keys))
         assert verify_ledger(lives.ledger).ok
         goals = [
             first.goal

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.run.cut_runs import GOAL, KeptAttachments, ledger_of, program, world
+from tests.runtime.run.cut_runs import GOAL, world
 from tests.skills.skill_runs import make_skill
 
 from tallystick.core.charge import RunLimits
@@ -33,6 +33,8 @@ from tallystick.memory.store.records import ForgetStrategy, NotesRecalled, decod
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.skills import Skills
+from tallystick.testing.ledgers import LastingAttachments, ledger_of
+from tallystick.testing.plans import program
 
 LINES = ("the ferry leaves at nine", "bread is in the cellar", "the ferry was late in May")
 
@@ -107,7 +109,7 @@ def test_without_the_right_to_write_there_is_no_remember(
 
     assert run.answer == "1"
     assert memory.store.head() == before
-    assert "NameError" in here.model.texts[-1]
+    assert "NameError" in here.model.asked[-1]
     started = here.records(run.run)[0]
     assert isinstance(started, RunStarted)
     assert "recall" in dict(started.functions)
@@ -118,7 +120,7 @@ def test_a_run_without_memory_has_none_of_its_functions(sandbox: WasmSandbox) ->
     here = world(sandbox, [program("recall('x')"), program("FINAL('none')")])
 
     assert here.session.run(GOAL).answer == "none"
-    assert "NameError" in here.model.texts[-1]
+    assert "NameError" in here.model.asked[-1]
 
 
 def test_what_was_not_recalled_here_cannot_be_cited(sandbox: WasmSandbox, memory: Memory) -> None:
@@ -132,7 +134,7 @@ def test_what_was_not_recalled_here_cannot_be_cited(sandbox: WasmSandbox, memory
     run = here.session.run(GOAL)
 
     assert run.answer == "note:"
-    assert "was not recalled here" in here.model.texts[-1]
+    assert "was not recalled here" in here.model.asked[-1]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +213,8 @@ def test_a_program_reads_for_its_agent_alone(sandbox: WasmSandbox, tmp_path: Pat
         here = world(sandbox, plan, memory=memory)
         here.session.run(GOAL)
 
-    assert "under the mat" not in "".join(here.model.texts)
-    assert "was not found" in here.model.texts[-1]
+    assert "under the mat" not in "".join(here.model.asked)
+    assert "was not found" in here.model.asked[-1]
 
 
 def test_a_note_grants_nothing_and_what_is_suspicious_is_held_back(
@@ -230,7 +232,7 @@ def test_a_note_grants_nothing_and_what_is_suspicious_is_held_back(
     run = here.session.run(GOAL)
 
     assert run.answer == "0"
-    assert "ignore previous" not in "".join(here.model.texts)
+    assert "ignore previous" not in "".join(here.model.asked)
     started = here.records(run.run)[0]
     assert isinstance(started, RunStarted)
     assert started.grants == ()
@@ -266,7 +268,7 @@ def test_cut_off_anywhere_it_remembers_once_and_comes_to_the_same(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
     """A crash before, in and after each record; the store is as it was left then."""
-    kept = KeptAttachments()
+    kept = LastingAttachments()
     with open_memory(tmp_path / "whole") as memory:
         memory.remember_all(LINES)
         here = world(sandbox, PLAN, attachments=kept, memory=memory)
@@ -296,7 +298,7 @@ def test_cut_off_anywhere_it_remembers_once_and_comes_to_the_same(
 def test_a_call_that_was_open_is_made_again_under_its_key(
     sandbox: WasmSandbox, memory: Memory
 ) -> None:
-    kept = KeptAttachments()
+    kept = LastingAttachments()
     here = world(sandbox, PLAN, attachments=kept, memory=memory)
     whole = here.session.run(GOAL, grants=[WRITE])
     records = here.records(whole.run)
@@ -328,7 +330,7 @@ def test_a_call_that_was_open_is_made_again_under_its_key(
 def test_a_run_is_gone_on_with_only_with_its_own_memory(
     sandbox: WasmSandbox, memory: Memory, tmp_path: Path, other: str
 ) -> None:
-    kept = KeptAttachments()
+    kept = LastingAttachments()
     here = world(sandbox, PLAN, attachments=kept, memory=memory)
     whole = here.session.run(GOAL, grants=[WRITE])
     cut = here.records(whole.run)[:4]
@@ -450,7 +452,7 @@ def test_a_child_recalls_for_itself_and_its_parent_cannot_cite_it(
     run = here.session.run(GOAL)
 
     assert run.answer == "bread is in the cellar"
-    assert "was not recalled here" in here.model.texts[-1]
+    assert "was not recalled here" in here.model.asked[-1]
 
 
 # -- when the memory fails ----------------------------------------------------------------------

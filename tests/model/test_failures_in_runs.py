@@ -10,7 +10,6 @@ import pytest
 from tests.model import fake_server as fake
 from tests.model.fake_server import DIALECTS, KEY, FakeServer, endpoint
 from tests.model.misfortunes import MISFORTUNES, Misfortune
-from tests.scripted_run import block
 
 from tallystick.cli.exit_codes import exit_code_of_stop
 from tallystick.cli.show import transcript_lines
@@ -33,6 +32,7 @@ from tallystick.model.port import Heard, ModelReason, ModelReply, ModelRequest
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 pytestmark = pytest.mark.slow
 

@@ -24,35 +24,11 @@ from tallystick.model.port import ModelRequest
 
 pytestmark = pytest.mark.slow
 
-anthropic = pytest.importorskip("anthropic")
-openai = pytest.importorskip("openai")
-pydantic = pytest.importorskip("pydantic")
-
-from anthropic.types import (  # noqa: E402
-    Message as AnthropicMessage,
-)
-from anthropic.types import (  # noqa: E402
-    RawMessageStreamEvent,
-    TextBlock,
-    Usage,
-    message_create_params,
-)
-from openai.types import CompletionUsage  # noqa: E402
-from openai.types.chat import (  # noqa: E402
-    ChatCompletion,
-    ChatCompletionChunk,
-    completion_create_params,
-)
-from openai.types.chat.chat_completion_message import ChatCompletionMessage  # noqa: E402
-
 PICTURE = Image(media_type="image/png", data=b"\x89PNG\r\n")
 FORMATS: dict[Dialect, WireFormat] = {"openai": openai_format, "anthropic": anthropic_format}
-PARAMS: dict[tuple[Dialect, bool], Any] = {
-    ("openai", True): completion_create_params.CompletionCreateParamsStreaming,
-    ("openai", False): completion_create_params.CompletionCreateParamsNonStreaming,
-    ("anthropic", True): message_create_params.MessageCreateParamsStreaming,
-    ("anthropic", False): message_create_params.MessageCreateParamsNonStreaming,
-}
+DIALECTS: list[tuple[Dialect, bool]] = [
+    ("openai", True), ("openai", False), ("anthropic", True), ("anthropic", False)
+]  # fmt: skip
 
 
 def message(role: Any, text: str, *images: Image) -> Message:
@@ -73,10 +49,33 @@ REQUESTS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def clients() -> None:
+    """Skip without the clients.
+
+    They are imported inside tests, not when those are collected: that takes seconds, and the
+    default suite runs none of them.
+    """
+    for name in ("anthropic", "openai", "pydantic"):
+        pytest.importorskip(name)
+
+
 @cache
 def params(dialect: Dialect, stream: bool) -> Any:
     """The type's validator. It has to outlive the lazy iterables it gives."""
-    return pydantic.TypeAdapter(PARAMS[dialect, stream])
+    import pydantic
+
+    if dialect == "openai":
+        from openai.types.chat import completion_create_params as chat
+
+        streaming: Any = chat.CompletionCreateParamsStreaming
+        whole: Any = chat.CompletionCreateParamsNonStreaming
+    else:
+        from anthropic.types import message_create_params as messages
+
+        streaming = messages.MessageCreateParamsStreaming
+        whole = messages.MessageCreateParamsNonStreaming
+    return pydantic.TypeAdapter(streaming if stream else whole)
 
 
 def materialized(value: Any) -> Any:
@@ -99,7 +98,7 @@ def at(dialect: Dialect, *, host: str = "127.0.0.1", stream: bool = True) -> End
 @pytest.mark.parametrize("host", ["api.openai.com", "127.0.0.1"])
 @pytest.mark.parametrize("temperature", [None, 0.0])
 @pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize(("dialect", "stream"), PARAMS)
+@pytest.mark.parametrize(("dialect", "stream"), DIALECTS)
 def test_the_clients_types_take_our_requests_whole(
     dialect: Dialect, stream: bool, name: str, temperature: float | None, host: str
 ) -> None:
@@ -131,7 +130,9 @@ def test_the_check_would_notice_a_wrong_request(dialect: Dialect, spoil: Any) ->
     body = json.loads(FORMATS[dialect].wire(at(dialect), request).body)
     spoil(body)
 
-    with pytest.raises(pydantic.ValidationError):
+    from pydantic import ValidationError
+
+    with pytest.raises(ValidationError):
         materialized(params(dialect, True).validate_python(body))
 
 
@@ -139,10 +140,14 @@ def test_the_check_would_notice_a_wrong_request(dialect: Dialect, spoil: Any) ->
 
 
 def openai_client(server: FakeServer) -> Any:
+    import openai
+
     return openai.OpenAI(base_url=server.url, api_key=KEY, max_retries=0, timeout=10)
 
 
 def anthropic_client(server: FakeServer) -> Any:
+    import anthropic
+
     url = server.url.removesuffix("/v1")
     return anthropic.Anthropic(base_url=url, api_key=KEY, max_retries=0, timeout=10)
 
@@ -199,6 +204,9 @@ def test_the_anthropic_client_reads_our_server(server: FakeServer) -> None:
 )
 def test_the_clients_know_our_errors_by_name(server: FakeServer, status: int, name: str) -> None:
     server.always(fake.status(status, "the message"))
+    import anthropic
+    import openai
+
     messages: Any = [{"role": "user", "content": "Hi"}]
 
     with openai_client(server) as client, pytest.raises(getattr(openai, name)) as theirs:
@@ -214,6 +222,10 @@ def test_the_clients_know_our_errors_by_name(server: FakeServer, status: int, na
 
 
 def test_what_the_openai_types_write_is_read() -> None:
+    from openai.types import CompletionUsage
+    from openai.types.chat import ChatCompletion
+    from openai.types.chat.chat_completion_message import ChatCompletionMessage
+
     usage = CompletionUsage(prompt_tokens=5, completion_tokens=2, total_tokens=7)
     said = ChatCompletionMessage(role="assistant", content="Hello")
     choice: Any = {"index": 0, "message": said, "finish_reason": "length"}
@@ -229,6 +241,8 @@ def test_what_the_openai_types_write_is_read() -> None:
 
 
 def test_what_the_openai_chunk_types_write_is_read() -> None:
+    from openai.types.chat import ChatCompletionChunk
+
     reader = openai_format.reader(fake.REQUEST)
     events = list(
         fake.openai_stream(["Hel", "lo"], finish="stop", usage=fake.OPENAI_USAGE, model="m-2")
@@ -243,6 +257,9 @@ def test_what_the_openai_chunk_types_write_is_read() -> None:
 
 
 def test_what_the_anthropic_types_write_is_read() -> None:
+    from anthropic.types import Message as AnthropicMessage
+    from anthropic.types import TextBlock, Usage
+
     written = AnthropicMessage(
         id="1",
         type="message",
@@ -260,7 +277,10 @@ def test_what_the_anthropic_types_write_is_read() -> None:
 
 
 def test_what_the_anthropic_event_types_write_is_read() -> None:
-    adapter = pydantic.TypeAdapter(RawMessageStreamEvent)
+    from anthropic.types import RawMessageStreamEvent
+    from pydantic import TypeAdapter
+
+    adapter: Any = TypeAdapter(RawMessageStreamEvent)
     reader = anthropic_format.reader(fake.REQUEST)
     for name, value in fake.anthropic_stream(
         ["Hel", "lo"], finish="end_turn", usage=fake.ANTHROPIC_USAGE, model="m-2"

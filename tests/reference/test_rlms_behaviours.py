@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -17,11 +13,13 @@ from tallystick.core.machine.commands import Code
 from tallystick.core.machine.reply import parse_reply
 from tallystick.core.records import ChildBegun, ProgramFinished, Record
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 DONE = "FINAL('done')"
 
@@ -139,31 +137,27 @@ def test_an_answer_that_is_not_ready_ends_nothing(sandbox: WasmSandbox) -> None:
 # -- calls -------------------------------------------------------------------------------------
 
 
-@dataclass
-class Asked(Costed):
-    """Runs the given programs, answers children at once, and refuses prompts that say so."""
+def answering(*sources: str) -> ModelDouble:
+    """A model that runs these programs, answers children at once, and refuses some prompts."""
+    left = list(sources)
 
-    programs: list[str] = field(default_factory=list)
+    def turn(call: ModelCall) -> str:
+        task = call.messages[1].text
+        return block(f"FINAL({task[-40:]!r})" if "The task: child" in task else left.pop(0))
 
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        last = request.messages[-1].text
-        if len(request.messages) > 1:
-            child = "The task: child" in request.messages[1].text
-            text = block(f"FINAL({request.messages[1].text[-40:]!r})") if child else ""
-            text = text or block(self.programs.pop(0))
-        elif "fail" in last:
-            raise ModelError(reason="unknown", message=f"no {last}", kind="terminal")
-        else:
-            text = f"said {last}"
-        self.answer = lambda prompt: text
-        return await super()._reply(request)
+    def query(call: ModelCall) -> str | ModelError:
+        if "fail" in call.prompt:
+            return ModelError(reason="unknown", message=f"no {call.prompt}", kind="terminal")
+        return f"said {call.prompt}"
+
+    return ModelDouble(turn, queries=query)
 
 
 def asked(
     sandbox: WasmSandbox, program: str, *, limits: RunLimits | None = None
 ) -> tuple[ProgramFinished, list[Record]]:
     ledger = MemoryLedger()
-    model = Asked(programs=[program, DONE])
+    model = answering(program, DONE)
     with Session(model=model, ledger=ledger, sandbox=sandbox, pricing=PRICING) as session:
         run = session.run("what is it?", limits=limits or RunLimits())
     records = list(records_of(ledger, run.run))

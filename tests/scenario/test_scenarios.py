@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.charge import RunLimits
 from tallystick.model.scripted import ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from tests.attachments.builders import EVERYTHING
-from tests.scripted_run import block
 
 from tallystick.attachments.collect import reclaim
 from tallystick.attachments.session import SessionAttachments, snapshots_holder
@@ -33,7 +32,6 @@ from tallystick.core.machine.prompt import direct, opening
 from tallystick.core.records import Record, RunEnded, RunStarted, SessionGiven
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import Heard, ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
@@ -48,6 +46,7 @@ from tallystick.sessions.sessions import EarlierRun, Sessions, summary_of
 from tallystick.sessions.snapshots import SessionImages
 from tallystick.sessions.surroundings import SessionLease
 from tallystick.steps.step import step
+from tallystick.testing.models import ModelDouble, block
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
     import_run_with_attachments,
@@ -57,16 +56,9 @@ from tallystick.upkeep.transfer import (
 pytestmark = pytest.mark.slow
 
 
-class Script(ScriptedModel):
-    """Says what it is told, and writes down what it was asked."""
-
-    def __init__(self, *sources: str) -> None:
-        super().__init__([ScriptedReply(text=block(each)) for each in sources])
-        self.prompts: list[str] = []
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        self.prompts.append("\n".join(each.text for each in request.messages))
-        return await super().ask(request, heard=heard)
+def in_turn(*sources: str) -> ModelDouble:
+    """A model that writes one of these programs after the other, over all runs."""
+    return ModelDouble([block(each) for each in sources])
 
 
 @dataclass
@@ -84,7 +76,7 @@ class World:
 
     def client(self, *sources: str, **more: object) -> Session:
         client = Session(
-            model=Script(*sources),
+            model=in_turn(*sources),
             ledger=SqliteLedger(self.path),
             sandbox=self.sandbox,
             **more,  # type: ignore[arg-type]
@@ -215,7 +207,7 @@ def test_a_fork_begins_as_its_run_did_and_leaves_the_session_alone(world: World)
     run = world.run(session, "x += 1\nprint(x)", "FINAL(x)")
     world.run(session, "x = 'another'\nFINAL(x)")
 
-    with world.client("x += 1\nprint(x)", "FINAL(x * 100)") as client:
+    with world.client("FINAL(x * 100)") as client:
         fork = client.fork(run.run, turn=1)
 
     assert fork.answer == "200"
@@ -397,7 +389,7 @@ def test_removing_a_session_stops_the_run_in_it(
 
 
 def test_a_ledger_without_a_file_has_sessions_that_end_with_it(sandbox: WasmSandbox) -> None:
-    script = Script("kept = 41\nFINAL(1)", "FINAL(kept + 1)")
+    script = in_turn("kept = 41\nFINAL(1)", "FINAL(kept + 1)")
     with Session(model=script, ledger=MemoryLedger(), sandbox=sandbox) as client:
         with pytest.raises(SessionNotFound):
             client.run("one", session="last")
@@ -459,7 +451,7 @@ def test_the_model_is_told_what_came_before(world: World) -> None:
 
     with world.client("FINAL(rows)") as client:
         model = client._model
-        assert isinstance(model, Script)
+        assert isinstance(model, ModelDouble)
         client.run("and now?", session=session)
 
     assert "- 'how many hosts?': 'seven'" in model.prompts[0]

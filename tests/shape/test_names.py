@@ -1,6 +1,7 @@
 """Names that a stranger cannot decode stay out of the package: each had to be looked up."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -61,6 +62,7 @@ MODULE_NAMES = {
 }  # fmt: skip
 
 
+@functools.cache
 def defined() -> list[tuple[str, str, str]]:
     """List the place, kind and name of every definition, assigned types among them."""
     found = []

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.scripted_run import Played, block
-
 from tallystick.client import Session
 from tallystick.core.records import AskModel, HostAnswered, ProgramFinished, Record
 from tallystick.ledger.memory import MemoryLedger
@@ -16,6 +14,8 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.skills import Skills
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played
 
 __all__ = ["answers", "asked", "make_skill", "outputs", "play_with"]
 

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.runtime.calls.child_models import WIDE, Says
-from tests.runtime.run.cut_runs import KeptAttachments, played, program
-from tests.runtime.run.priced_model import PRICING
-from tests.scripted_run import LIMITS, Played, block
+from tests.runtime.calls.child_models import WIDE, says
+from tests.runtime.run.cut_runs import played
 from tests.skills.skill_runs import answers, asked, make_skill, outputs, play_with
 
 from tallystick.client import Session
@@ -46,6 +44,10 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills.catalog import HEADER
 from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
+from tallystick.testing.ledgers import LastingAttachments
+from tallystick.testing.models import PRICING, block
+from tallystick.testing.plans import program
+from tallystick.testing.runs import LIMITS, Played
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +139,7 @@ def test_each_call_of_a_script_has_a_key_of_its_own_that_stays(
         program("FINAL(out['exit'])"),
         instead=_keyed(keys),
         skills=Skills.of(tmp_path),
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
 
     assert whole.run.answer == "0"
@@ -183,18 +185,6 @@ def test_a_script_of_another_skill_does_not_widen_what_one_has_narrowed(
     assert outputs(run.records)[:3] == ["['True', 'True']\n"] * 2 + ["['True', 'False']\n"]
 
 
-class Turns(Says):
-    """The root runs one program after the other; its children are all alike."""
-
-    def __init__(self, *programs: str, child: str) -> None:
-        super().__init__("", child)
-        self.programs = programs
-
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        self.program = self.programs[sum(each.role == "assistant" for each in request.messages)]
-        return await super()._reply(request)
-
-
 def test_a_run_that_a_program_begins_is_narrowed_as_the_program_is(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
@@ -210,7 +200,7 @@ FINAL(" ".join(said))"""
     ask = "rlm_query('what do you have?')"
     ledger = MemoryLedger()
     session = Session(
-        model=Turns(f"skills.load('narrow')\nprint({ask})", f"FINAL({ask})", child=child),
+        model=says(f"skills.load('narrow')\nprint({ask})", f"FINAL({ask})", child=child),
         ledger=ledger,
         sandbox=sandbox,
         pricing=PRICING,
@@ -695,7 +685,7 @@ def test_from_every_place_a_script_with_effects_goes_on_and_does_nothing_unasked
         program("try:\n    post('x')\nexcept Exception as error:\n    print(error)"),
         program("FINAL(out['stdout'] + text)"),
         skills=skills,
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
     assert whole.run.answer == "1 2\nDo it."
     sent = [n for n, each in enumerate(whole.records, 1) if isinstance(each, CallHost)]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runtime.run.cut_runs import KeptAttachments, played, program, without_time
-from tests.scripted_run import Played
+from tests.runtime.run.cut_runs import played, without_time
 from tests.skills.skill_runs import answers, asked, make_skill, outputs, play_with
 
 from tallystick.core.charge import RunLimits
@@ -35,6 +34,9 @@ from tallystick.skills.errors import SkillArguments, SkillNotFound
 from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
 from tallystick.skills.why import SkillDrift, why_in_run
+from tallystick.testing.ledgers import LastingAttachments
+from tallystick.testing.plans import program
+from tallystick.testing.runs import Played
 
 pytestmark = pytest.mark.slow
 
@@ -524,7 +526,7 @@ def test_from_every_place_a_run_with_skills_reaches_the_same_end(
         program("out = skills.run('shelf-codes', 'scripts/calc.py', 5)", "print(out)"),
         program("FINAL(len(text) + n)"),
         skills=skills,
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
     for at in range(1, len(whole.records) + 1):
         made = whole.cut(sandbox, at, skills=skills)
@@ -549,7 +551,7 @@ def test_a_run_is_gone_on_with_where_its_skills_are_gone(
         ),
         program("FINAL(len(text))"),
         skills=skills,
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )
     places = [n for n, each in enumerate(whole.records) if type(each).__name__ == "AskModel"]
     made = whole.cut(sandbox, places[1])

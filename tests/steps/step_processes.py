@@ -9,13 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICING, Costed
-from tests.scripted_run import block
-
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
 from tallystick.core.chain import Draft, Head
-from tallystick.core.charge import ModelUsage
 from tallystick.core.records import (
     Record,
     RunEnded,
@@ -25,16 +21,25 @@ from tallystick.core.records import (
     StepReceipt,
     decode_record,
 )
-from tallystick.core.views.open_calls import NOT_RECEIVED, Lookup
+from tallystick.core.views.open_calls import NOT_RECEIVED
 from tallystick.core.views.receipt import step_lines
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.step import step, step_log
+from tallystick.testing.models import (
+    NANO_IN,
+    NANO_OUT,
+    PRICING,
+    AnswerTo,
+    ModelCall,
+    ModelDouble,
+    block,
+    reported,
+)
 
 TOKENS_IN, TOKENS_OUT = 100, 10
 CALL_TOKENS = TOKENS_IN + TOKENS_OUT
@@ -77,45 +82,25 @@ class JournalLedger(MemoryLedger):
         raise AssertionError("no such record")
 
 
-class Tasks(Costed):
-    """Does `task NAME in N` in N turns and answers `NAME done`. Notes the keys of its calls."""
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self.sent: list[str] = []
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        self.sent.append(request.key)
-        self.billed += CALL_NANO
-        return self.program(request)
-
-    def program(self, request: ModelRequest) -> ModelReply:
-        text = "\n".join(each.text for each in request.messages)
-        task = _TASK.search(text)
-        assert task is not None
-        name, turns = task[1], int(task[2])
-        turn = sum(each.role == "assistant" for each in request.messages) + 1
-        last = f"FINAL('{name} ' + 'done')"
-        program = last if turn >= turns else f"print('turn', {turn})"
-        usage = ModelUsage(tokens_in=TOKENS_IN, tokens_out=TOKENS_OUT, reported=True)
-        return ModelReply(text=block(program), usage=usage)
+def task_program(call: ModelCall) -> str:
+    """Return the program of a turn of `task NAME in N`, which answers `NAME done` in turn N."""
+    task = _TASK.search(call.text)
+    assert task is not None
+    name, turns = task[1], int(task[2])
+    last = f"FINAL('{name} ' + 'done')"
+    return block(last if call.turn + 1 >= turns else f"print('turn', {call.turn + 1})")
 
 
-class Provider(Tasks):
-    """Keeps every reply by its key, and can be asked for it."""
+def tasks(answers: AnswerTo = task_program, **more: Any) -> ModelDouble:
+    """A model that does tasks. Each of its calls costs the same."""
+    return ModelDouble(answers, usage=reported(TOKENS_IN, TOKENS_OUT), **more)
 
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more)
-        self.replies: dict[str, ModelReply] = {}
-        self.asked_for = 0
 
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        self.replies[request.key] = reply = await super().ask(request)
-        return reply
-
-    async def lookup(self, key: str) -> ModelReply | Lookup:
-        self.asked_for += 1
-        return self.replies.get(key, NOT_RECEIVED)
+def provider(answers: AnswerTo = task_program, **more: Any) -> ModelDouble:
+    """The same, which can also be asked for its earlier replies."""
+    made = tasks(answers, **more)
+    made.lookup_reply = lambda key: made.replies.get(key, NOT_RECEIVED)
+    return made
 
 
 @dataclass
@@ -124,7 +109,7 @@ class Lives:
 
     sandbox: WasmSandbox
     ledger: Ledger = field(default_factory=JournalLedger)
-    provider: Provider = field(default_factory=Provider)
+    provider: ModelDouble = field(default_factory=provider)
     attachments: MemoryAttachments = field(default_factory=MemoryAttachments)
 
     def session(self, **more: Any) -> Session:
@@ -136,7 +121,7 @@ class Lives:
     def cut(self, at: int) -> Lives:
         """The same world after the process had died behind a write."""
         assert isinstance(self.ledger, JournalLedger)
-        after = Provider(name=self.provider.name)
+        after = provider(name=self.provider.name)
         after.replies = dict(self.provider.replies)
         return Lives(
             sandbox=self.sandbox,

@@ -12,32 +12,27 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.runtime.run.priced_model import PRICING
-from tests.steps.step_processes import Tasks, chains_in
+from tests.steps.step_processes import chains_in, tasks
 
 from tallystick.client import Session
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.runs.history import records_of
 from tallystick.steps.step import step
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble
 
 KILLED_AT = 3
 
 
-class Paid(Tasks):
-    """Notes what it is paid for, where it outlives the process."""
+def paid(notes: Path, *, kills: bool) -> ModelDouble:
+    """A model that notes what it is paid for, where that outlives the process."""
 
-    def __init__(self, notes: Path, *, kills: bool) -> None:
-        super().__init__()
-        self._notes = notes
-        self._kills = kills
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        with self._notes.open("a") as notes:
-            notes.write(f"{request.key}\n")
-        if self._kills and len(self._notes.read_text().splitlines()) == KILLED_AT:
+    def note(call: ModelCall) -> None:
+        with notes.open("a") as file:
+            file.write(f"{call.key}\n")
+        if kills and len(notes.read_text().splitlines()) == KILLED_AT:
             os.kill(os.getpid(), signal.SIGKILL)
-        return await super().ask(request)
+
+    return tasks(before=note)
 
 
 def program(session: Session) -> dict[str, object]:
@@ -62,7 +57,7 @@ def program(session: Session) -> dict[str, object]:
 
 
 def main(path: Path, order: str) -> None:
-    model = Paid(path.with_name("paid"), kills=order == "killed")
+    model = paid(path.with_name("paid"), kills=order == "killed")
     ledger = SqliteLedger(path)
     with Session(config=None, model=model, ledger=ledger, pricing=PRICING) as session:
         if order != "resume":

@@ -13,13 +13,13 @@ import pytest
 from tests.steps.step_processes import (
     CALL_NANO,
     Lives,
-    Provider,
     Trip,
     begin,
     chains_in,
     journal,
     left,
     paid,
+    provider,
     resume,
     told,
 )
@@ -68,7 +68,7 @@ def test_a_step_with_other_arguments_runs_again_and_the_record_has_the_new_ones(
     after = lives.cut(journal(lives).where(left("plan/inner")))
 
     assert resume(after, lambda session: program(session, 2)) == ["a done 2", "b done"]
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
     assert resume(after, lambda session: program(session, 2)) == ["a done 2", "b done"]
     assert called == [1, 2]
     assert told(after.ledger, after.chain) == [
@@ -127,7 +127,7 @@ def test_a_run_that_is_asked_for_with_something_else_is_a_divergence_and_nothing
         return seen == 2
 
     after = lives.cut(journal(lives).where(second))
-    more = Provider(name="fake:other")
+    more = provider(name="fake:other")
     with (
         after.session(models={"fake:other": more}) as session,
         step_log(),
@@ -142,7 +142,7 @@ def test_a_run_that_is_asked_for_with_something_else_is_a_divergence_and_nothing
     assert error.recorded != error.now
     assert all(part in str(error) for part in ("plan/inner", str(error.run), field))
     assert exit_code_of(error) == DIVERGED
-    assert after.provider.sent == more.sent == []
+    assert after.provider.keys == more.keys == []
     # The program that it was goes on all the same.
     assert resume(after, program) == ("a done",)
     assert paid(after) == (3, 3 * CALL_NANO)
@@ -182,7 +182,7 @@ def test_the_second_time_that_a_step_was_called_goes_on_as_the_second(lives: Liv
         assert program(session)("a") == ["a done", "end done"]
 
     assert told(after.ledger, second) == ["+plan[k%2Fa]#2", "-plan[k%2Fa]#2 completed"]
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
     assert told(after.ledger, first)[-1] == "-plan[k%2Fa] completed"
 
 
@@ -250,7 +250,7 @@ def test_the_order_in_which_siblings_start_does_not_matter(
         }
         turned = order[at % 6 :] + order[: at % 6]
         assert resume(after, functools.partial(program, order=turned)) == whole
-        assert not known & set(after.provider.sent)
+        assert not known & set(after.provider.keys)
         assert paid(after) == (12, 12 * CALL_NANO)
         assert len(runs_inside(after.ledger, after.chain)) == 6
 
@@ -271,4 +271,4 @@ def test_a_sibling_that_is_asked_for_under_other_limits_is_a_divergence(lives: L
     with pytest.raises(StepsDiverged) as caught:
         resume(after, lambda session: program(session, 4))
     assert caught.value.field == "limits"
-    assert after.provider.sent == []
+    assert after.provider.keys == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.run.one_program_model import ROOMY, TURN_NANO, Writer, opened
+from tests.runtime.run.one_program_model import ROOMY, TURN_NANO, opened, writer
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.errors import LedgerError, LedgerFull, UsageError
@@ -41,6 +41,7 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps import active
 from tallystick.steps.active import StepLog
 from tallystick.steps.step import charge_step, reset_steps, step, step_log
+from tallystick.testing.models import when_set
 from tallystick.upkeep.transfer import export_run_with_attachments, import_run_with_attachments
 
 
@@ -104,7 +105,7 @@ def run_receipts(ledger: Ledger, chain: str) -> list[Receipt]:
 
 def test_a_run_inside_steps_names_their_chain_and_its_step(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step("inner", model="fake:model", budget={"max_tokens": 50_000, "max_usd": 1}, key="k/1")
         def inner() -> Run:
@@ -141,7 +142,7 @@ def test_a_run_inside_steps_names_their_chain_and_its_step(sandbox: WasmSandbox)
 
 def test_a_receipt_says_what_the_step_came_to(sandbox: WasmSandbox, log: StepLog) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def plan() -> list[str]:
@@ -164,7 +165,7 @@ def test_a_receipt_says_what_the_step_came_to(sandbox: WasmSandbox, log: StepLog
 
 def test_steps_without_a_run_are_written_with_the_others(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def charged() -> None:
@@ -193,7 +194,7 @@ def test_steps_without_a_run_are_written_with_the_others(sandbox: WasmSandbox) -
 
 def test_steps_without_any_run_leave_no_chain(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
         step(lambda: charge_step(1, 1, 1))()
         session.run("one")
 
@@ -205,7 +206,7 @@ def test_of_very_many_steps_before_the_first_run_the_last_are_kept(
 ) -> None:
     monkeypatch.setattr(active, "STEPS_HELD_MAX", 3)
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def nothing() -> None: ...
@@ -227,7 +228,7 @@ def test_of_very_many_steps_before_the_first_run_the_last_are_kept(
 
 
 def test_the_receipts_of_steps_add_up_to_those_of_their_runs(sandbox: WasmSandbox) -> None:
-    model = Writer("FINAL(llm_query('x' * 40))", answer=lambda prompt: "y" * 20)
+    model = writer("FINAL(llm_query('x' * 40))", queries="y" * 20)
     ledger = MemoryLedger()
     with opened(sandbox, model, ledger=ledger) as session:
 
@@ -264,7 +265,7 @@ def test_the_receipts_of_steps_add_up_to_those_of_their_runs(sandbox: WasmSandbo
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_threads_write_into_one_chain(sandbox: WasmSandbox, kind: str, tmp_path: Path) -> None:
     ledger = MemoryLedger() if kind == "memory" else SqliteLedger(tmp_path / "ledger.sqlite")
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step(key=lambda number: str(number))
         def one(number: int) -> None:
@@ -293,7 +294,7 @@ def test_threads_write_into_one_chain(sandbox: WasmSandbox, kind: str, tmp_path:
 
 def test_steps_that_nothing_encloses_have_chains_of_their_own(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         async def plan() -> Run:
@@ -318,7 +319,7 @@ def test_two_sessions_on_one_file_share_the_chain_of_a_step(
     def plan() -> list[Run]:
         runs = []
         for ledger in (SqliteLedger(path), SqliteLedger(path), elsewhere):
-            with opened(sandbox, Writer(), ledger=ledger) as session:
+            with opened(sandbox, writer(), ledger=ledger) as session:
                 runs.append(session.run("one"))
         return runs
 
@@ -339,7 +340,7 @@ def test_a_boundary_is_in_the_receipt(
     sandbox: WasmSandbox, boundary: ErrorBoundary, status: str
 ) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step(budget={"max_tokens": 0}, error_boundary=boundary)
         def poor() -> Run:
@@ -361,7 +362,7 @@ def test_a_boundary_is_in_the_receipt(
 
 def test_any_other_error_is_in_the_receipt_and_goes_through(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def plan() -> None:
@@ -380,7 +381,7 @@ def test_any_other_error_is_in_the_receipt_and_goes_through(sandbox: WasmSandbox
 
 def test_a_step_that_is_cancelled_has_a_receipt(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         async def plan(ran: asyncio.Event) -> None:
@@ -403,7 +404,7 @@ def test_a_step_that_is_cancelled_has_a_receipt(sandbox: WasmSandbox) -> None:
 
 def test_a_run_that_never_began_is_in_no_receipt(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def plan() -> str:
@@ -422,8 +423,9 @@ def test_a_run_that_never_began_is_in_no_receipt(sandbox: WasmSandbox) -> None:
 def test_a_run_that_outlives_its_step_is_named_by_it_and_counted_around(
     sandbox: WasmSandbox,
 ) -> None:
-    ledger, model = MemoryLedger(), Writer()
-    model.may_reply.clear()
+    ledger, model = MemoryLedger(), writer()
+    may_reply = threading.Event()
+    model.before = when_set(may_reply)
     with opened(sandbox, model, ledger=ledger) as session:
 
         @step
@@ -435,7 +437,7 @@ def test_a_run_that_outlives_its_step_is_named_by_it_and_counted_around(
         async def outer() -> Run:
             begun: list[asyncio.Task[Run]] = []
             await short(begun)
-            model.may_reply.set()
+            may_reply.set()
             return await begun[0]
 
         run = asyncio.run(outer())
@@ -448,8 +450,9 @@ def test_a_run_that_outlives_its_step_is_named_by_it_and_counted_around(
 
 
 def test_a_run_that_outlives_all_steps_is_still_in_their_chain(sandbox: WasmSandbox) -> None:
-    ledger, model = MemoryLedger(), Writer()
-    model.may_reply.clear()
+    ledger, model = MemoryLedger(), writer()
+    may_reply = threading.Event()
+    model.before = when_set(may_reply)
     with opened(sandbox, model, ledger=ledger) as session:
 
         @step
@@ -460,7 +463,7 @@ def test_a_run_that_outlives_all_steps_is_still_in_their_chain(sandbox: WasmSand
 
         async def main() -> Run:
             task = await short()
-            model.may_reply.set()
+            may_reply.set()
             return await task
 
         run = asyncio.run(main())
@@ -483,7 +486,7 @@ def test_a_step_that_a_program_reaches_is_inside_the_one_that_began_the_run(
         return look_up()
 
     ledger = MemoryLedger()
-    model = Writer("FINAL(looked_up())")
+    model = writer("FINAL(looked_up())")
     with opened(sandbox, model, ledger=ledger, functions=[looked_up]) as session:
 
         @step
@@ -505,7 +508,7 @@ def test_what_cannot_be_written_is_raised_where_the_step_ended_well(
     sandbox: WasmSandbox, log: StepLog
 ) -> None:
     ledger = Failing()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def inner() -> str | None:
@@ -533,7 +536,7 @@ def test_what_cannot_be_written_never_masks_the_error_of_a_step(
     sandbox: WasmSandbox, boundary: ErrorBoundary
 ) -> None:
     ledger = Failing()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step(budget={"max_tokens": 20_000}, error_boundary=boundary)
         def poor() -> None:
@@ -563,7 +566,7 @@ def test_a_boundary_that_ends_an_error_does_not_hide_that_of_the_ledger(
     sandbox: WasmSandbox,
 ) -> None:
     ledger = Failing()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step(budget={"max_tokens": 20_000}, error_boundary="continue")
         def poor() -> None:
@@ -580,7 +583,7 @@ def test_a_boundary_that_ends_an_error_does_not_hide_that_of_the_ledger(
 def test_no_run_begins_in_steps_that_cannot_be_written_and_a_later_one_tries_again(
     sandbox: WasmSandbox,
 ) -> None:
-    ledger, model = Failing(), Writer()
+    ledger, model = Failing(), writer()
     ledger.full = True
     with opened(sandbox, model, ledger=ledger) as session:
 
@@ -602,7 +605,7 @@ def test_no_run_begins_in_steps_that_cannot_be_written_and_a_later_one_tries_aga
 
 def test_a_chain_is_no_run(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def plan() -> list[Run]:
@@ -624,7 +627,7 @@ def test_a_chain_is_no_run(sandbox: WasmSandbox) -> None:
 
 def test_a_chain_is_exported_and_imported_without_attachments(sandbox: WasmSandbox) -> None:
     ledger, kept = MemoryLedger(), MemoryAttachments()
-    with opened(sandbox, Writer(), ledger=ledger, attachments=kept) as session:
+    with opened(sandbox, writer(), ledger=ledger, attachments=kept) as session:
         step(lambda: session.run("one"))()
     (chain,) = chains_in(ledger)
     file, other = io.BytesIO(), MemoryLedger()
@@ -640,7 +643,7 @@ def test_a_chain_is_exported_and_imported_without_attachments(sandbox: WasmSandb
 
 def test_absurd_figures_are_written_as_the_largest_there_are(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step(key="\ud800")
         def plan() -> Run:
@@ -658,7 +661,7 @@ def test_absurd_figures_are_written_as_the_largest_there_are(sandbox: WasmSandbo
 
 def test_a_step_that_is_forgotten_stays_open_on_the_ledger(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
-    with opened(sandbox, Writer(), ledger=ledger) as session:
+    with opened(sandbox, writer(), ledger=ledger) as session:
 
         @step
         def plan() -> None:

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.steps.step_processes import JournalLedger, Lives, Provider
+from tests.steps.step_processes import JournalLedger, Lives, provider
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -39,12 +39,12 @@ def begin(lives: Lives, program: Program) -> object:
 def replayed(lives: Lives, program: Program) -> StepsReport:
     """Replay in a session that has no model to ask. Nothing is written."""
     assert isinstance(lives.ledger, JournalLedger)
-    before, sent = len(lives.ledger.journal), list(lives.provider.sent)
+    before, sent = len(lives.ledger.journal), list(lives.provider.keys)
     session = Session(ledger=lives.ledger, attachments=lives.attachments, sandbox=lives.sandbox)
     with session, step_log(), session.replay_steps(lives.chain) as report:
         program(session)
     assert len(lives.ledger.journal) == before
-    assert lives.provider.sent == sent
+    assert lives.provider.keys == sent
     return report
 
 
@@ -290,12 +290,12 @@ def test_the_command_says_how_steps_are_replayed(lives: Lives) -> None:
 
 def test_a_model_that_is_at_hand_is_not_asked(lives: Lives) -> None:
     begin(lives, program)
-    other = Provider(name="fake:other")
+    other = provider(name="fake:other")
     with lives.session(model=other) as session, session.replay_steps(lives.chain) as report:
         program(session)
 
     assert report.held
-    assert other.sent == []
+    assert other.keys == []
     starts = [
         next(records_of(lives.ledger, each)) for each in runs_inside(lives.ledger, lives.chain)
     ]

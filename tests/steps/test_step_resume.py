@@ -80,14 +80,14 @@ def test_killed_behind_any_write_it_comes_to_the_same_and_pays_for_nothing_twice
             if isinstance(each, ModelReplied)
         }
         assert resume(after, Trip()) == whole
-        assert not known & set(after.provider.sent)
+        assert not known & set(after.provider.keys)
         assert paid(after) == (5, 5 * CALL_NANO)
         assert set(runs_of(after)) == set(runs_of(lives))
         assert verify_ledger(after.ledger).ok
         # Once more: everything is served.
         again, trip = after.cut(len(journal(after).journal)), Trip()
         assert resume(again, trip) == whole
-        assert trip.called == again.provider.sent == []
+        assert trip.called == again.provider.keys == []
         assert journal(again).journal == journal(after).journal
         cuts += 1
     assert cuts > 15
@@ -99,7 +99,7 @@ def test_killed_between_steps_those_that_had_completed_are_not_called_again(live
 
     assert resume(after, trip) == whole
     assert trip.called == ["trip", "pack more"]
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
     assert told(after.ledger, after.chain)[-3:] == [
         "+trip/pack#2", "-trip/pack#2 completed", "-trip completed",
     ]  # fmt: skip
@@ -116,8 +116,8 @@ def test_killed_inside_a_run_it_goes_on_under_the_same_id(lives: Lives) -> None:
     assert resume(after, trip) == whole
     assert trip.called == ["trip", "travel", "pack bag", "pack more"]
     # The call that it was killed in had arrived, and its provider was asked for the reply.
-    assert after.provider.asked_for == 1
-    assert len(after.provider.sent) == 3
+    assert len(after.provider.looked_up) == 1
+    assert len(after.provider.keys) == 3
     assert before < set(runs_inside(after.ledger, after.chain))
 
 
@@ -131,7 +131,7 @@ def test_a_life_after_a_life_goes_on_from_where_the_last_one_was_killed(lives: L
         if at >= len(journal(lives).journal):
             break
         assert resume(world, Trip()) == whole
-        sent += len(world.provider.sent)
+        sent += len(world.provider.keys)
         world = world.cut(at)
 
     assert resume(world, Trip()) == whole
@@ -215,7 +215,7 @@ def test_a_step_with_any_other_value_runs_again_on_what_is_recorded(
 
     assert calls == 2
     assert found is value
-    assert len(lives.provider.sent) == 2
+    assert len(lives.provider.keys) == 2
 
 
 def test_a_run_is_served_as_it_was_wherever_it_stands_in_a_value(lives: Lives) -> None:
@@ -308,7 +308,7 @@ def test_steps_that_ran_again_and_came_to_the_same_leave_nothing(lives: Lives) -
 
     assert resume(after, program) == whole
     assert list(records_of(after.ledger, after.chain)) == entries
-    assert after.provider.sent == []
+    assert after.provider.keys == []
 
 
 def test_a_step_that_goes_on_began_when_it_was_entered_first(lives: Lives) -> None:
@@ -345,7 +345,7 @@ def test_a_step_with_arguments_that_have_no_digest_runs_again(lives: Lives) -> N
 
     assert resume(after, program) == whole
     assert len(calls) == 2
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
 
 
 def test_a_step_that_left_something_running_is_not_served(lives: Lives) -> None:
@@ -408,7 +408,7 @@ def test_steps_of_a_record_from_before_there_were_digests_run_again(lives: Lives
 
     resume(after, trip)
     assert trip.called == ["trip", "travel", "pack bag", "pack more"]
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
 
 
 # -- who may -------------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ def test_another_ledger_has_nothing_of_the_chain(lives: Lives) -> None:
         pytest.raises(UsageError, match="another ledger"),
     ):
         Trip()(session)
-    assert elsewhere.provider.sent == []
+    assert elsewhere.provider.keys == []
 
 
 def test_a_run_that_a_receipt_names_and_that_is_gone_is_not_paid_for_again(lives: Lives) -> None:
@@ -500,7 +500,7 @@ def test_a_run_that_a_receipt_names_and_that_is_gone_is_not_paid_for_again(lives
 
     with pytest.raises(StepsDiverged, match="not in this ledger"):
         resume(after, program)
-    assert after.provider.sent == []
+    assert after.provider.keys == []
 
 
 def test_steps_that_come_after_the_first_have_chains_of_their_own(lives: Lives) -> None:

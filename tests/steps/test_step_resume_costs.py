@@ -6,23 +6,21 @@ import asyncio
 import contextlib
 from typing import Any
 
-import msgspec
 import pytest
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
-from tests.scripted_run import block
 from tests.steps.step_processes import (
     CALL_NANO,
     CALL_TOKENS,
     Lives,
-    Provider,
     Trip,
     begin,
     journal,
     left,
     paid,
+    provider,
     receipts,
     resume,
     runs_of,
+    task_program,
     told,
 )
 
@@ -33,12 +31,13 @@ from tallystick.core.records import AskModel, ModelReplied, Record, RunEnded
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.core.step import StepBudgetError
 from tallystick.core.views.open_calls import UNKNOWN
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.runtime.calls.functions import FunctionPolicy, host_function
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.step import charge_step, step, step_log
+from tallystick.testing.models import NANO_IN, NANO_OUT, ModelCall, block
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow
@@ -201,7 +200,7 @@ def test_what_is_recorded_and_not_asked_for_again_still_counts(lives: Lives) -> 
 
     assert resume(after, program) == ["a done", "b done"]
     # Three attempts were paid for, and the first was served.
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
     assert paid(after) == (7, 7 * CALL_NANO)
 
 
@@ -227,17 +226,10 @@ def test_a_run_that_is_not_asked_for_again_counts_where_it_was_begun(lives: Live
 
 
 def test_an_attempt_that_cost_nothing_is_not_counted_in_any_life(lives: Lives) -> None:
-    class Busy(Provider):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            if not self.sent:
-                self.sent.append("busy")
-                raise ModelError(
-                    reason="rate_limit", message="busy", kind="transient", billed=False,
-                    retry_after_ms=0,
-                )  # fmt: skip
-            return await super().ask(request)
-
-    lives.provider = Busy()
+    busy = ModelError(
+        reason="rate_limit", message="busy", kind="transient", billed=False, retry_after_ms=0
+    )
+    lives.provider = provider(failures=[busy])
 
     def program(session: Session) -> object:
         @step
@@ -255,13 +247,11 @@ def test_an_attempt_that_cost_nothing_is_not_counted_in_any_life(lives: Lives) -
 
 
 def test_runs_that_programs_begin_count_too(lives: Lives) -> None:
-    class Parent(Provider):
-        def program(self, request: ModelRequest) -> ModelReply:
-            reply = super().program(request)
-            text = reply.text.replace("FINAL('up ' +", "FINAL(str(rlm_query('task kid in 2')) +")
-            return msgspec.structs.replace(reply, text=text)
+    def answer(call: ModelCall) -> str:
+        child = "FINAL(str(rlm_query('task kid in 2')) +"
+        return task_program(call).replace("FINAL('up ' +", child)
 
-    lives.provider = Parent()
+    lives.provider = provider(answer)
 
     def program(session: Session) -> object:
         @step
@@ -278,22 +268,17 @@ def test_runs_that_programs_begin_count_too(lives: Lives) -> None:
     )
 
     assert resume(after, program) == whole
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
     assert paid(after) == (4, 4 * CALL_NANO)
 
 
 def test_calls_of_programs_to_models_count_too(lives: Lives) -> None:
-    class Asking(Provider):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            if request.messages[0].role == "system":
-                reply = await super().ask(request)
-                if self.billed == CALL_NANO:
-                    text = block("print(llm_query_batched(['task x in 1', 'task y in 1']))")
-                    reply = ModelReply(text=text, usage=reply.usage)
-                return reply
-            return await super().ask(request)
+    def answer(call: ModelCall) -> str:
+        if call.number == 0:
+            return block("print(llm_query_batched(['task x in 1', 'task y in 1']))")
+        return task_program(call)
 
-    lives.provider = Asking()
+    lives.provider = provider(answer)
 
     def program(session: Session) -> object:
         @step
@@ -387,7 +372,7 @@ def test_a_run_that_was_not_paid_for_goes_on_where_the_budget_is_another(lives: 
 
     found = resume(after, lambda session: program(session, 10**6))
     assert found == ["x done", "y done", "z done"]
-    assert len(after.provider.sent) == 1
+    assert len(after.provider.keys) == 1
     assert len(runs_inside(after.ledger, after.chain)) == 3
     assert told(after.ledger, after.chain)[-2:] == ["+plan", "-plan completed"]
     assert paid(after) == (3, 3 * CALL_NANO)
@@ -450,7 +435,7 @@ def test_a_call_in_doubt_is_for_whoever_resumes_to_decide(lives: Lives) -> None:
             if in_doubt == "halt":
                 with pytest.raises(RunInDoubt):
                     Trip()(session)
-                assert after.provider.sent == []
+                assert after.provider.keys == []
             else:
                 Trip()(session)
                 assert receipts(after)["trip"].llm_calls == 6
@@ -479,7 +464,7 @@ def test_who_asks_again_for_a_run_in_doubt_does_not_begin_another(lives: Lives) 
         session.resume_steps(after.chain),
     ):
         assert program(session) is None
-    assert after.provider.sent == []
+    assert after.provider.keys == []
 
 
 def test_a_failed_step_runs_again_and_its_last_receipt_counts(lives: Lives) -> None:
@@ -511,19 +496,15 @@ def test_a_failed_step_runs_again_and_its_last_receipt_counts(lives: Lives) -> N
     assert {path: each.status for path, each in receipts(lives).items()} == {
         "plan": "completed", "plan/inner": "completed",
     }  # fmt: skip
-    assert len(lives.provider.sent) == 2
+    assert len(lives.provider.keys) == 2
 
 
 # -- what programs reach -------------------------------------------------------------------------
 
 
-class Calling(Provider):
-    """Does `task calls in 1` by a program that calls a function twice."""
-
-    def program(self, request: ModelRequest) -> ModelReply:
-        reply = super().program(request)
-        text = reply.text.replace("FINAL('calls ' + 'done')", "FINAL([reach('x'), reach('x')])")
-        return msgspec.structs.replace(reply, text=text)
+def calls_twice(call: ModelCall) -> str:
+    """Do `task calls in 1` by a program that calls a function twice."""
+    return task_program(call).replace("FINAL('calls ' + 'done')", "FINAL([reach('x'), reach('x')])")
 
 
 class Reaching:
@@ -572,7 +553,7 @@ class Reaching:
 def test_what_programs_reached_is_known_by_the_call_and_is_never_taken_for_another(
     lives: Lives, policy: FunctionPolicy
 ) -> None:
-    lives.provider = Calling()
+    lives.provider = provider(calls_twice)
     reaching = Reaching(lives, policy)
     whole = reaching()
     cost = receipts(lives)["plan"]
@@ -584,7 +565,7 @@ def test_what_programs_reached_is_known_by_the_call_and_is_never_taken_for_anoth
 
     for at in range(1, len(journal(lives).journal) + 1, 3):
         after = lives.cut(at)
-        calling = Calling()
+        calling = provider(calls_twice)
         calling.replies = dict(lives.provider.replies)
         after.provider = calling
         assert Reaching(after, policy)(resumed=after.chain) == whole

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
-from tests.runtime.run.one_program_model import ROOMY, TURN_IN, TURN_NANO, TURN_OUT, Writer, opened
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
+from tests.runtime.run.one_program_model import ROOMY, TURN_IN, TURN_NANO, TURN_OUT, opened, writer
 
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import BUDGET
@@ -19,6 +19,7 @@ from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps.step import charge_step, current_step, step, step_log
+from tallystick.testing.models import NANO_IN, NANO_OUT, when_set
 
 
 def figures(record: CompletedStep) -> tuple[int, int, int, int]:
@@ -26,7 +27,7 @@ def figures(record: CompletedStep) -> tuple[int, int, int, int]:
 
 
 def test_a_step_has_what_the_runs_in_it_used(sandbox: WasmSandbox) -> None:
-    model = Writer("FINAL(llm_query('x' * 40))", answer=lambda prompt: "y" * 20)
+    model = writer("FINAL(llm_query('x' * 40))", queries="y" * 20)
     with opened(sandbox, model) as session, step_log() as log:
 
         @step("plan", budget={"max_usd": 1})
@@ -44,7 +45,7 @@ def test_a_step_has_what_the_runs_in_it_used(sandbox: WasmSandbox) -> None:
 def test_a_run_that_a_step_does_not_pay_for_raises_before_anything_is_sent(
     sandbox: WasmSandbox,
 ) -> None:
-    model = Writer()
+    model = writer()
     with opened(sandbox, model) as session, step_log() as log:
 
         @step("plan", budget={"max_tokens": 0})
@@ -77,7 +78,7 @@ def test_a_run_that_a_step_does_not_pay_for_raises_before_anything_is_sent(
 
 
 def test_the_boundaries_see_it(sandbox: WasmSandbox) -> None:
-    with opened(sandbox, Writer()) as session, step_log() as log:
+    with opened(sandbox, writer()) as session, step_log() as log:
 
         @step("skips", budget={"max_tokens": 0}, error_boundary="continue")
         def skips() -> Run:
@@ -97,7 +98,7 @@ def test_the_boundaries_see_it(sandbox: WasmSandbox) -> None:
 
 
 def test_the_money_that_is_billed_never_passes_the_cap_of_a_step(sandbox: WasmSandbox) -> None:
-    model = Writer()
+    model = writer()
     cap = 12 * TURN_NANO
     with opened(sandbox, model) as session, step_log() as log:
 
@@ -115,7 +116,7 @@ def test_the_money_that_is_billed_never_passes_the_cap_of_a_step(sandbox: WasmSa
 
 
 def test_runs_side_by_side_in_one_step_hold_one_cap(sandbox: WasmSandbox) -> None:
-    model = Writer()
+    model = writer()
     with opened(sandbox, model) as session, step_log() as log:
 
         @step(key=lambda number: str(number), error_boundary="continue")
@@ -136,7 +137,7 @@ def test_runs_side_by_side_in_one_step_hold_one_cap(sandbox: WasmSandbox) -> Non
 
 
 def test_the_limits_of_the_run_itself_return_as_they_do_outside(sandbox: WasmSandbox) -> None:
-    with opened(sandbox, Writer()) as session:
+    with opened(sandbox, writer()) as session:
 
         @step("plan", budget={"max_tokens": 1_000_000})
         def plan() -> Run:
@@ -147,7 +148,7 @@ def test_the_limits_of_the_run_itself_return_as_they_do_outside(sandbox: WasmSan
 
 def test_a_sessions_budget_raises_inside_steps_and_returns_outside(sandbox: WasmSandbox) -> None:
     budget = Budget.of(usd="0.0001")
-    with opened(sandbox, Writer(), budget=budget) as session:
+    with opened(sandbox, writer(), budget=budget) as session:
 
         @step
         def plan() -> Run:
@@ -163,7 +164,7 @@ def test_a_sessions_budget_raises_inside_steps_and_returns_outside(sandbox: Wasm
 
 
 def test_what_the_session_has_spent_is_in_the_error(sandbox: WasmSandbox) -> None:
-    with opened(sandbox, Writer()) as session:
+    with opened(sandbox, writer()) as session:
         session.run("before")
 
         @step(budget={"max_tokens": 0})
@@ -181,7 +182,7 @@ def test_a_cap_that_is_shared_with_others_raises_inside_steps(
 ) -> None:
     total = Budget.of(usd="0.0002")
     ledger = SqliteLedger(tmp_path / "ledger.sqlite")
-    with opened(sandbox, Writer(), total=total, ledger=ledger) as session:
+    with opened(sandbox, writer(), total=total, ledger=ledger) as session:
 
         @step
         def plan() -> Run:
@@ -196,7 +197,7 @@ def test_a_cap_that_is_shared_with_others_raises_inside_steps(
 def test_a_call_without_a_price_is_not_made_where_a_step_limits_money(
     sandbox: WasmSandbox,
 ) -> None:
-    model = Writer(name="nobody:knows")
+    model = writer(name="nobody:knows")
     with opened(sandbox, model) as session:
 
         @step(budget={"max_usd": 1})
@@ -213,7 +214,7 @@ def test_a_call_without_a_price_is_not_made_where_a_step_limits_money(
 
 
 def test_a_call_without_a_price_is_counted_as_unpriced(sandbox: WasmSandbox) -> None:
-    with opened(sandbox, Writer(name="nobody:knows")) as session, step_log() as log:
+    with opened(sandbox, writer(name="nobody:knows")) as session, step_log() as log:
         step(lambda: session.run("one"))()
 
     (record,) = log.peek()
@@ -224,7 +225,7 @@ def test_a_call_without_a_price_is_counted_as_unpriced(sandbox: WasmSandbox) -> 
 def test_a_bill_that_is_higher_than_was_reserved_raises_with_what_the_run_had(
     sandbox: WasmSandbox,
 ) -> None:
-    model = Writer(used=1_000_000)
+    model = writer(used=1_000_000)
     with opened(sandbox, model) as session, step_log() as log:
 
         @step("plan", budget={"max_tokens": 50_000})
@@ -243,8 +244,8 @@ def test_a_bill_that_is_higher_than_was_reserved_raises_with_what_the_run_had(
 
 
 def test_a_step_names_the_model_unless_the_call_does(sandbox: WasmSandbox) -> None:
-    models = {"small": Writer("FINAL('small')", name="fake:s"), "large": Writer("FINAL('large')")}
-    with opened(sandbox, Writer("FINAL('own')"), models=models) as session, step_log() as log:
+    models = {"small": writer("FINAL('small')", name="fake:s"), "large": writer("FINAL('large')")}
+    with opened(sandbox, writer("FINAL('own')"), models=models) as session, step_log() as log:
 
         @step(model="small")
         def plan(model: str | None = None) -> str | None:
@@ -279,7 +280,7 @@ def test_a_step_that_a_program_reaches_through_a_function_is_inside(sandbox: Was
 
     program = "FINAL([looked_up(), awaited()])"
     functions = [looked_up, awaited]
-    with opened(sandbox, Writer(program), functions=functions) as session, step_log() as log:
+    with opened(sandbox, writer(program), functions=functions) as session, step_log() as log:
 
         @step
         def plan() -> str | None:
@@ -295,8 +296,9 @@ def test_a_step_that_a_program_reaches_through_a_function_is_inside(sandbox: Was
 
 
 def test_a_run_that_outlives_its_step_is_paid_for_to_its_end(sandbox: WasmSandbox) -> None:
-    model = Writer("print(1)")
-    model.may_reply.clear()
+    model = writer("print(1)")
+    may_reply = threading.Event()
+    model.before = when_set(may_reply)
     with opened(sandbox, model) as session, step_log() as log:
 
         async def main() -> None:
@@ -310,7 +312,7 @@ def test_a_run_that_outlives_its_step_is_paid_for_to_its_end(sandbox: WasmSandbo
             @step("outer")
             async def outer() -> None:
                 await short()
-                model.may_reply.set()
+                may_reply.set()
                 await begun[0]
                 found = current_step()
                 assert found is not None
@@ -330,7 +332,7 @@ def test_a_run_that_waited_for_money_and_answered_does_not_raise(
     sandbox: WasmSandbox, tokens: int
 ) -> None:
     """The step pays for one call at a time: the second run waits for what the first gives back."""
-    with opened(sandbox, Writer()) as session, step_log() as log:
+    with opened(sandbox, writer()) as session, step_log() as log:
 
         @step("both", budget={"max_tokens": tokens})
         async def both() -> list[Run]:
@@ -344,7 +346,7 @@ def test_a_run_that_waited_for_money_and_answered_does_not_raise(
 
 
 def test_a_run_that_waited_for_money_in_vain_raises(sandbox: WasmSandbox) -> None:
-    model = Writer(used=400)
+    model = writer(used=400)
     with opened(sandbox, model) as session, step_log():
 
         @step("both", budget={"max_tokens": 700})

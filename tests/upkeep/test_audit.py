@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.scripted_run import block
 
 from tallystick.attachments.collect import ReclaimPolicy, reclaim
 from tallystick.attachments.session import SessionAttachments
@@ -24,6 +23,7 @@ from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import session_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions.sessions import book_path
+from tallystick.testing.models import block
 from tallystick.upkeep.audit import needed_attachments, verify_records, verify_references
 from tallystick.upkeep.prune import Pruned, Pruner
 from tallystick.upkeep.transfer import export_run_with_attachments, import_run_with_attachments

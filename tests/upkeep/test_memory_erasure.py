@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.ledger.builders import drafted
-from tests.scripted_run import block
 from tests.skills.skill_runs import make_skill
 from tests.upkeep.test_prune import entered, left
 
@@ -48,6 +47,7 @@ from tallystick.sessions.rows import SessionState
 from tallystick.sessions.sessions import book_path
 from tallystick.skills.skills import Skills
 from tallystick.storage.clock import new_id
+from tallystick.testing.models import block
 from tallystick.upkeep import erasure as memory_erasure
 from tallystick.upkeep.erasure import Erased, Erasure
 from tallystick.upkeep.memory import Memory

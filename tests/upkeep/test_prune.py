@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.ledger.builders import draft, drafted, run_id
-from tests.scripted_run import block
 from tests.upkeep.transfer_builders import Place, exported, in_files, session_id, started
 
 from tallystick.attachments.collect import EmptyRootSet, ReclaimPolicy, reclaim
@@ -53,6 +52,7 @@ from tallystick.runtime.runs.history import is_child, records_of, resolve_run
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 from tallystick.upkeep.proof import head_of, proof_of, verify_proof
 from tallystick.upkeep.prune import Kept, Pruned, Pruner, age_ms, disk_bytes, read_chain
 from tallystick.upkeep.transfer import import_run_with_attachments

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.runtime.run.cut_runs import (
-    GOAL,
-    KeptAttachments,
-    Planned,
-    World,
-    ledger_of,
-    program,
-    world,
-)
+from tests.runtime.run.cut_runs import GOAL, World, world
 
 from tallystick.core.errors import UsageError
 from tallystick.core.records import (
@@ -26,6 +18,8 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import LastingAttachments, ledger_of
+from tallystick.testing.plans import Planned, program
 from tallystick.vocabulary.capability import VocabularyAsked, read_vocabulary
 
 THESAURUS = (
@@ -79,7 +73,7 @@ def test_permissive_records_and_stops_nothing(sandbox: WasmSandbox) -> None:
 
     assert decisions(here, run.run) == ["pass", "pass", "pass"]
     assert checked(here, run.run)[0].unknown_terms == ("fetch_invioce",)
-    assert "NameError" in here.model.texts[1]
+    assert "NameError" in here.model.asked[1]
 
 
 def test_normal_asks_again_with_the_feedback_and_then_warns(sandbox: WasmSandbox) -> None:
@@ -90,7 +84,7 @@ def test_normal_asks_again_with_the_feedback_and_then_warns(sandbox: WasmSandbox
 
     assert decisions(here, run.run)[:4] == ["retry", "retry", "retry", "warn"]
     first = checked(here, run.run)[0]
-    assert here.model.texts[1].startswith(first.feedback)
+    assert here.model.asked[1].startswith(first.feedback)
     assert first.feedback.splitlines()[:2] == [
         "Command validation warning:",
         '  Unknown terms: ["fetch_invioce"]',
@@ -100,7 +94,7 @@ def test_normal_asks_again_with_the_feedback_and_then_warns(sandbox: WasmSandbox
     programs = [each for each in here.records(run.run) if isinstance(each, RunProgram)]
     # The fourth ran, and failed by itself; FINAL is the fifth.
     assert len(programs) == 2
-    assert "Command validation warning" in here.model.texts[4]
+    assert "Command validation warning" in here.model.asked[4]
     assert run.answer == "done"
 
 
@@ -152,7 +146,7 @@ def test_what_is_denied_does_not_run_and_the_model_is_told(sandbox: WasmSandbox)
     again = here.session.resume(run, decision="deny", by="ann")
 
     assert again.answer == "done"
-    assert "A person looked at this program and did not allow it." in here.model.texts[4]
+    assert "A person looked at this program and did not allow it." in here.model.asked[4]
     answered = [each for each in here.records(run) if isinstance(each, HostAnswered)]
     assert [each.name for each in answered] == ["fetch_invoice"]
     assert here.session.replay(run).held
@@ -194,7 +188,7 @@ def test_names_of_earlier_programs_data_and_python_are_known(sandbox: WasmSandbo
 
 
 def test_cut_off_anywhere_it_comes_to_the_same(sandbox: WasmSandbox) -> None:
-    kept = KeptAttachments()
+    kept = LastingAttachments()
     plan = [BAD, GOOD, BAD, BAD, BAD, BAD, END]
     given = {
         "bare": True,
@@ -324,7 +318,7 @@ def test_strict_stops_a_program_that_runs_a_text_which_was_not_read(sandbox: Was
         'Not covered by the check: "getattr" (line 1).',
         "",
     ]
-    assert said[0] in here.model.texts[1]
+    assert said[0] in here.model.asked[1]
 
 
 def test_the_receipt_says_who_decided_what_and_when(sandbox: WasmSandbox) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.runtime.calls.clock_capability import Clock
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -29,6 +28,7 @@ from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.journal.journal import NeedsPerson
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
 
 ASKING = block("first = now()\nsecond = now()\nFINAL(f'{first} {second}')")
 
@@ -227,10 +227,12 @@ with paying(sandbox, SqliteLedger(Path(sys.argv[1])), done, 4) as session:
 """
 
 
-def test_another_process_resumes_a_run_that_waits(sandbox: WasmSandbox, tmp_path: Path) -> None:
+def test_another_process_resumes_a_run_that_waits(
+    wasm_sandbox: WasmSandbox, tmp_path: Path
+) -> None:
     ledger = SqliteLedger(tmp_path / "ledger.db")
     done: list[str] = []
-    with paying(sandbox, ledger, done) as session:
+    with paying(wasm_sandbox, ledger, done) as session:
         waits = session.run("pay", strategy="code")
     assert waits.stop == "refused"
 

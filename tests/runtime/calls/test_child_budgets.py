@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from tests.runtime.calls.child_models import Logged, Says, Tree, opened
+from tests.runtime.calls.child_models import opened, says, tree
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.charge import RunLimits
@@ -15,13 +13,12 @@ from tallystick.core.records import QueryRefused, RunEnded, RunStarted
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-
-pytestmark = pytest.mark.slow
+from tallystick.testing.ledgers import CutLedger
 
 
 @pytest.mark.parametrize("usd", [3_000_000, 20_000_000, 60_000_000, 200_000_000])
 def test_a_tree_never_overdraws_the_cap_of_its_root(sandbox: WasmSandbox, usd: int) -> None:
-    model = Tree()
+    model = tree()
     session = opened(sandbox, model)
 
     run = session.run("count 16 now", limits=RunLimits(tokens=10_000_000, usd=usd))
@@ -37,7 +34,7 @@ def test_children_wait_for_what_others_hold_and_are_not_refused_for_it(
         "found = rlm_query_batched(['q'] * 40, contexts=['c'] * 40)\n"
         "FINAL([each if isinstance(each, str) else str(each) for each in found] == ['C'] * 40)"
     )
-    model = Says(program)
+    model = says(program)
     model.delay = 0.01
     session = opened(sandbox, model)
 
@@ -53,7 +50,7 @@ def test_a_child_that_nothing_is_left_for_is_refused_and_not_begun(sandbox: Wasm
         "found = rlm_query_batched(['q'] * 60, contexts=['c'] * 60)\n"
         "FINAL(sorted({each if isinstance(each, str) else each.kind for each in found}))"
     )
-    session = opened(sandbox, Says(program))
+    session = opened(sandbox, says(program))
 
     run = session.run("the root", limits=RunLimits(tokens=100_000, model_calls=5))
 
@@ -76,9 +73,9 @@ def test_a_refusal_is_served_again_to_whoever_goes_on(sandbox: WasmSandbox, cut:
         "except HostError as error:\n"
         "    FINAL([each if isinstance(each, str) else each.kind for each in found] + [error.kind])"
     )
-    ledger, attachments = Logged(), MemoryAttachments()
+    ledger, attachments = CutLedger(), MemoryAttachments()
     limits = RunLimits(tokens=100_000, model_calls=3)
-    run = opened(sandbox, Says(program), ledger, attachments).run("the root", limits=limits)
+    run = opened(sandbox, says(program), ledger, attachments).run("the root", limits=limits)
     assert run.answer == '["C","C","BudgetExhausted","BudgetExhausted","UnknownModel"]'
     whole = list(records_of(ledger, run.run))
     last = max(place for place, each in enumerate(whole) if isinstance(each, QueryRefused))
@@ -86,9 +83,9 @@ def test_a_refusal_is_served_again_to_whoever_goes_on(sandbox: WasmSandbox, cut:
     cut_at = next(
         number
         for number in range(len(ledger.acts))
-        if len(_records(Logged(ledger.acts[:number]), run.run)) > last - cut
+        if len(_records(CutLedger(ledger.acts[:number]), run.run)) > last - cut
     )
-    again = opened(sandbox, Says(program), Logged(ledger.acts[:cut_at]), attachments)
+    again = opened(sandbox, says(program), CutLedger(ledger.acts[:cut_at]), attachments)
 
     assert again.resume(run.run).answer == run.answer
     assert all(again.replay(row.run).held for row in again.ledger.runs())
@@ -100,7 +97,7 @@ def _records(ledger: MemoryLedger, run: str) -> list[Any]:
 
 
 def test_a_deadline_ends_the_whole_tree_and_every_run_of_it(sandbox: WasmSandbox) -> None:
-    model = Says("FINAL(rlm_query_batched(['q'] * 4))", child="FINAL(rlm_query('deeper'))")
+    model = says("FINAL(rlm_query_batched(['q'] * 4))", child="FINAL(rlm_query('deeper'))")
     model.delay = 0.05
     session = opened(sandbox, model)
 
@@ -116,7 +113,7 @@ def test_a_deadline_ends_the_whole_tree_and_every_run_of_it(sandbox: WasmSandbox
 
 
 def test_a_child_has_no_more_than_its_parent_has_left(sandbox: WasmSandbox) -> None:
-    session = opened(sandbox, Says("FINAL(rlm_query('q', context='c'))"))
+    session = opened(sandbox, says("FINAL(rlm_query('q', context='c'))"))
 
     session.run("the root", limits=RunLimits(tokens=30_000, usd=500_000_000))
 
@@ -140,8 +137,7 @@ def test_a_childs_own_calls_wait_for_what_a_sibling_holds(sandbox: WasmSandbox, 
         "found = rlm_query_batched(['q'] * 4, contexts=['c'] * 4)\n"
         "FINAL([each if isinstance(each, str) else each.kind for each in found])"
     )
-    model = Says(program, child=calls[asks])
-    model.delay = 0.05
+    model = says(program, child=calls[asks], delay=0.05)
     session = opened(sandbox, model)
 
     # One such call is at most 6,000 tokens and is billed as 1,500: two at once are too many.
@@ -159,7 +155,7 @@ def test_a_childs_own_calls_wait_for_what_a_sibling_holds(sandbox: WasmSandbox, 
 def test_a_childs_own_call_is_refused_where_nothing_is_held(sandbox: WasmSandbox) -> None:
     program = "FINAL(rlm_query_batched(['q'] * 2, contexts=['c'] * 2) and 'done')"
     child = "try:\n    llm_query('y' * 60_000)\nexcept HostError as error:\n    FINAL(error.kind)"
-    session = opened(sandbox, Says(program, child=child))
+    session = opened(sandbox, says(program, child=child))
 
     run = session.run("the root", limits=RunLimits(tokens=20_000, reply_tokens=500))
 
@@ -171,28 +167,6 @@ def test_a_childs_own_call_is_refused_where_nothing_is_held(sandbox: WasmSandbox
     assert [each.dimension for each in refused] == ["tokens", "tokens"]
 
 
-class OnePlace(Says):
-    """A model that is asked by one at a time."""
-
-    def __init__(self, program: str, child: str) -> None:
-        super().__init__(program, child)
-        self.place = _Place()
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return self.place
-
-
-class _Place(AbstractAsyncContextManager[None]):
-    def __init__(self) -> None:
-        self._taken = asyncio.Semaphore(1)
-
-    async def __aenter__(self) -> None:
-        await self._taken.acquire()
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._taken.release()
-
-
 def test_who_waits_for_money_does_not_keep_the_model_from_those_who_hold_it(
     sandbox: WasmSandbox,
 ) -> None:
@@ -201,8 +175,8 @@ def test_who_waits_for_money_does_not_keep_the_model_from_those_who_hold_it(
         "FINAL([each if isinstance(each, str) else each.kind for each in found])"
     )
     child = "FINAL(llm_query_batched(['y' * 3_000] * 2, fit='whole')[1])"
-    model = OnePlace(program, child=child)
-    model.delay = 0.01
+    # The model is asked by one at a time.
+    model = says(program, child=child, places=1, delay=0.01)
     session = opened(sandbox, model)
 
     run = session.run("the root", limits=RunLimits(tokens=18_500, reply_tokens=500))

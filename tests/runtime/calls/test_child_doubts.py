@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.runtime.calls.child_models import WIDE, Logged, Says, Tree, opened
-from tests.runtime.run.priced_model import PRICING
+from tests.runtime.calls.child_models import WIDE, opened, says, tree
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
@@ -16,9 +15,11 @@ from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import CutLedger
+from tallystick.testing.models import PRICING
 
 
-def open_in(ledger: Logged) -> set[tuple[str, int]]:
+def open_in(ledger: CutLedger) -> set[tuple[str, int]]:
     return {
         (row.run, call.intent)
         for row in ledger.runs()
@@ -28,13 +29,13 @@ def open_in(ledger: Logged) -> set[tuple[str, int]]:
 
 
 def test_calls_of_several_children_are_all_named(sandbox: WasmSandbox) -> None:
-    ledger, attachments = Logged(), MemoryAttachments()
-    model = Tree(delay=0.02)
+    ledger, attachments = CutLedger(), MemoryAttachments()
+    model = tree(delay=0.02)
     run = opened(sandbox, model, ledger, attachments).run("count 4 now", limits=WIDE)
-    prefixes = [Logged(ledger.acts[:cut]) for cut in range(2, len(ledger.acts))]
+    prefixes = [CutLedger(ledger.acts[:cut]) for cut in range(2, len(ledger.acts))]
     before = max(prefixes, key=lambda each: len(open_in(each)))
     assert len(open_in(before)) > 1
-    session = opened(sandbox, Tree(), before, attachments)
+    session = opened(sandbox, tree(), before, attachments)
 
     with pytest.raises(RunInDoubt) as caught:
         session.resume(run.run)
@@ -49,7 +50,7 @@ def test_calls_of_several_children_are_all_named(sandbox: WasmSandbox) -> None:
 def test_children_wait_for_what_others_hold_of_a_total(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
-    model = Says(
+    model = says(
         "found = rlm_query_batched(['q'] * 12, contexts=['c'] * 12)\nFINAL(found == ['C'] * 12)"
     )
     model.delay = 0.01

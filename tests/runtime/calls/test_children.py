@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.runtime.calls.child_models import WIDE, Logged, Says, Tree, opened
+from tests.runtime.calls.child_models import WIDE, opened, says, tree
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.chain import Head
@@ -16,14 +16,13 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.spend.slots import CHILDREN_LIVE_MAX
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import CutLedger
 
-__all__ = ["WIDE", "Logged", "Says", "Tree"]
-
-slow = pytest.mark.slow
+__all__ = ["WIDE", "CutLedger", "says", "tree"]
 
 
 def test_a_tree_of_runs_answers_as_one(sandbox: WasmSandbox) -> None:
-    session = opened(sandbox, Tree())
+    session = opened(sandbox, tree())
 
     run = session.run("count 8 now", limits=WIDE)
 
@@ -42,7 +41,7 @@ def test_a_tree_of_runs_answers_as_one(sandbox: WasmSandbox) -> None:
 
 
 def test_what_children_cost_is_in_what_their_parent_cost(sandbox: WasmSandbox) -> None:
-    model = Tree()
+    model = tree()
     session = opened(sandbox, model)
 
     run = session.run("count 4 now", limits=WIDE)
@@ -53,7 +52,7 @@ def test_what_children_cost_is_in_what_their_parent_cost(sandbox: WasmSandbox) -
 
 
 def test_a_child_reads_its_own_context_and_returns_text(sandbox: WasmSandbox) -> None:
-    session = opened(sandbox, Says("FINAL(rlm_query('shout it', context='so it is'))"))
+    session = opened(sandbox, says("FINAL(rlm_query('shout it', context='so it is'))"))
 
     assert session.run("the root").answer == "SO IT IS"
 
@@ -63,7 +62,7 @@ def test_a_batch_keeps_its_order_and_tells_failures_apart(sandbox: WasmSandbox) 
         "found = rlm_query_batched(['q'] * 3, contexts=['a', {'x': 'b', 'y': 'b'}, 'c'])\n"
         "FINAL([each if isinstance(each, str) else each.kind for each in found])"
     )
-    session = opened(sandbox, Says(program))
+    session = opened(sandbox, says(program))
 
     run = session.run("the root", limits=WIDE)
 
@@ -73,7 +72,7 @@ def test_a_batch_keeps_its_order_and_tells_failures_apart(sandbox: WasmSandbox) 
 
 def test_a_single_child_that_stops_is_an_error_that_can_be_caught(sandbox: WasmSandbox) -> None:
     program = "try:\n    rlm_query('q')\nexcept HostError as error:\n    FINAL(error.kind)"
-    session = opened(sandbox, Says(program, child="RUN(ls)"))
+    session = opened(sandbox, says(program, child="RUN(ls)"))
 
     assert session.run("the root", limits=WIDE).answer == "ChildStopped"
 
@@ -94,7 +93,7 @@ def test_what_cannot_be_asked_is_said_to_the_program(
     sandbox: WasmSandbox, call: str, said: str
 ) -> None:
     program = f"try:\n    {call}\nexcept HostError as error:\n    FINAL(str(error))"
-    session = opened(sandbox, Says(program))
+    session = opened(sandbox, says(program))
 
     assert said in (session.run("the root", limits=WIDE).answer or "")
 
@@ -103,7 +102,7 @@ def test_at_the_greatest_depth_the_model_is_asked_directly_and_it_is_said(
     sandbox: WasmSandbox,
 ) -> None:
     program = "FINAL(rlm_query('q', context='c'))"
-    session = opened(sandbox, Says(program))
+    session = opened(sandbox, says(program))
 
     run = session.run("the root", limits=RunLimits(depth=0))
 
@@ -117,7 +116,7 @@ def test_at_the_greatest_depth_the_model_is_asked_directly_and_it_is_said(
 
 
 def test_a_greater_depth_counts_from_where_it_was_given(sandbox: WasmSandbox) -> None:
-    session = opened(sandbox, Says("print(rlm_query('q', context='c'))"))
+    session = opened(sandbox, says("print(rlm_query('q', context='c'))"))
     run = session.run("the root", limits=RunLimits(depth=0, turns=1))
     assert run.answer == "said directly"
 
@@ -130,7 +129,7 @@ def test_a_greater_depth_counts_from_where_it_was_given(sandbox: WasmSandbox) ->
 
 
 def test_a_model_that_recurses_for_ever_comes_to_an_end(sandbox: WasmSandbox) -> None:
-    session = opened(sandbox, Says("", child="FINAL(rlm_query('deeper'))"))
+    session = opened(sandbox, says("", child="FINAL(rlm_query('deeper'))"))
 
     run = session.run("down", limits=RunLimits(tokens=1_000_000, depth=4))
 
@@ -144,7 +143,7 @@ def test_a_thousand_children_through_one_batch(sandbox: WasmSandbox) -> None:
         "found = rlm_query_batched(['q'] * 1000, contexts=[f'c{n}' for n in range(1000)])\n"
         "FINAL(found == [f'C{n}' for n in range(1000)])"
     )
-    model = Says(program)
+    model = says(program)
     model.delay = 0.001
     session = opened(sandbox, model)
 
@@ -156,16 +155,16 @@ def test_a_thousand_children_through_one_batch(sandbox: WasmSandbox) -> None:
 # -- cut off, and gone on with ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [pytest.param(each, marks=slow) for each in (0, 1, 2)] + [3])
+@pytest.mark.parametrize("start", range(4))
 def test_a_tree_that_is_cut_off_anywhere_goes_on_to_the_same_answer(
     sandbox: WasmSandbox, start: int
 ) -> None:
-    ledger, attachments, whole = Logged(), MemoryAttachments(), Tree()
+    ledger, attachments, whole = CutLedger(), MemoryAttachments(), tree()
     run = opened(sandbox, whole, ledger, attachments).run("count 4 now", limits=WIDE)
     acts = list(ledger.acts)
 
     for cut in range(2 + start, len(acts), 4):
-        again, before = Tree(), Logged(acts[:cut])
+        again, before = tree(), CutLedger(acts[:cut])
         session = opened(sandbox, again, before, attachments)
         open_calls = {
             key
@@ -180,11 +179,11 @@ def test_a_tree_that_is_cut_off_anywhere_goes_on_to_the_same_answer(
         # Nothing that has an outcome was asked again.
         asked_before = {
             f"{row.run}-{each.intent}"  # type: ignore[union-attr]
-            for row in Logged(acts[:cut]).runs()
-            for each in records_of(Logged(acts[:cut]), row.run)
+            for row in CutLedger(acts[:cut]).runs()
+            for each in records_of(CutLedger(acts[:cut]), row.run)
             if tag_of(each) == "model.replied"
         }
-        assert not asked_before & set(again.__dict__.get("keys", [])), cut
+        assert not asked_before & set(again.keys), cut
         if not open_calls:
             assert ended.charge.usd == run.charge.usd, cut
 
@@ -196,7 +195,7 @@ def _open_keys(run: str, records: Sequence[Any]) -> set[str]:
 
 
 def test_a_child_is_linked_to_its_parent_and_back(sandbox: WasmSandbox) -> None:
-    session = opened(sandbox, Says("FINAL(rlm_query('q', context='c'))"))
+    session = opened(sandbox, says("FINAL(rlm_query('q', context='c'))"))
     run = session.run("the root", limits=WIDE)
 
     records = list(records_of(session.ledger, run.run))

@@ -13,26 +13,24 @@ from tests.runtime.run.cut_children import (
     ONE,
     TOTAL,
     WIDE,
-    Talks,
     cut_off,
     holds,
     is_root,
     opened,
     says,
     spent,
-    turn_of,
 )
-from tests.scripted_run import block
 
 from tallystick import NOT_RECEIVED
 from tallystick.core.records import RunForked, RunStarted
 from tallystick.core.views.open_calls import Lookup
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest
+from tallystick.model.port import ModelReply
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.in_doubt import close_calls
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import ModelCall, ModelDouble, block
 
 THREE = "FINAL(str(rlm_query_batched(['child one', 'child two', 'child three'])))"
 KID = "FINAL('kid')"
@@ -41,15 +39,15 @@ KID = "FINAL('kid')"
 @pytest.fixture(scope="module")
 def one_dead(sandbox: WasmSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was cut off in the first call of its child."""
-    model = Talks(says(ONE, None))
+    model = ModelDouble(says(ONE, None))
     return cut_off(sandbox, tmp_path_factory.mktemp("one"), model, total=TOTAL)
 
 
 @pytest.fixture(scope="module")
 def three_dead(sandbox: WasmSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was cut off in the first calls of its three children."""
-    model = Talks(says(THREE, None), wanted=3)
-    return cut_off(sandbox, tmp_path_factory.mktemp("three"), model, total=TOTAL)
+    model = ModelDouble(says(THREE, None))
+    return cut_off(sandbox, tmp_path_factory.mktemp("three"), model, wanted=3, total=TOTAL)
 
 
 @pytest.fixture
@@ -97,7 +95,7 @@ def test_children_that_go_on_together_let_each_others_holds_be(
 ) -> None:
     """Each asks when it comes to it: the first has reconciled long before the last looks."""
     parent, *children = (row.run for row in three.runs())
-    model = Talks(says(THREE, KID))
+    model = ModelDouble(says(THREE, KID))
     model.delay = 0.05
 
     async def find(name: str, key: str) -> ModelReply | Lookup:
@@ -137,12 +135,12 @@ def test_a_parents_own_call_in_doubt_is_not_taken_for_one_of_its_childs(
     """Both count what they hold from one on."""
     program = "print(rlm_query('child please'))"
 
-    def said(request: ModelRequest) -> str | None:
-        if is_root(request):
-            return None if turn_of(request) else block(program)
+    def said(call: ModelCall) -> str | None:
+        if is_root(call):
+            return None if call.turn else block(program)
         return block(KID)
 
-    folder = cut_off(sandbox, tmp_path, Talks(said), total=TOTAL)
+    folder = cut_off(sandbox, tmp_path, ModelDouble(said), total=TOTAL)
     with SqliteLedger(folder / "ledger.db") as ledger:
         parent, _ = (row.run for row in ledger.runs())
         assert [each.row.run for each in holds(ledger)] == [parent]
@@ -159,7 +157,7 @@ def test_children_of_a_fork_are_asked_at_its_temperature(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
-        model = Talks(says(ONE, KID))
+        model = ModelDouble(says(ONE, KID))
         with opened(sandbox, ledger, model) as session:
             first = session.run(GOAL, limits=WIDE, temperature=0.1)
             assert model.temperatures == [0.1, 0.1]

@@ -14,21 +14,14 @@ from typing import Any
 
 import pytest
 from tests.runtime.run.cut_runs import (
-    Effects,
-    Planned,
-    PlannedModel,
     Whole,
     World,
     in_doubt,
     keys_of,
-    ledger_of,
     played,
-    program,
     reopened,
-    replied,
     without_time,
 )
-from tests.scripted_run import block, play
 
 from tallystick.core.charge import Charge, ModelUsage, Reserved
 from tallystick.core.errors import UsageError
@@ -48,10 +41,15 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.core.views.open_calls import NOT_RECEIVED, UNKNOWN, Lookup, open_calls
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import ModelReply, ModelRequest
+from tallystick.model.port import ModelReply
 from tallystick.runtime.calls.functions import RunFunction, effect_key, host_function
+from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import ledger_of
+from tallystick.testing.models import block, reported
+from tallystick.testing.plans import Planned, planned, program
+from tallystick.testing.runs import play
 
 CAUGHT = "except HostError as error:\n    n += 1000\n    print(error.kind, error)"
 PLAN: Sequence[Planned] = (
@@ -337,7 +335,7 @@ def test_a_reply_that_is_found_is_taken_and_settled_as_it_is_reported(
         whole, sandbox, kind, lookup=finding(whole, lambda key: reply_to(whole, key), asked)
     )
     if kind == "model":
-        made.model.say_one()
+        made.plan.skip_reply()
 
     run = made.session.resume(whole.id)
 
@@ -406,20 +404,16 @@ def test_only_those_of_a_batch_are_named_of_which_nobody_knows(
 
 
 def test_a_model_may_be_asked_itself(whole: Whole, sandbox: WasmSandbox) -> None:
-    class Askable(PlannedModel):
-        async def lookup(self, key: str) -> ModelReply | Lookup:
-            looked.append(key)
-            return reply_to(whole, key)
-
-    looked: list[str] = []
     before = whole.records[: place_of(whole.records, "query")]
     made = reopened(whole, sandbox, before)
-    made.session.use(Askable(whole.plan, before))
+    model = planned(whole.plan, before)
+    model.lookup_reply = lambda key: reply_to(whole, key)
+    made.session.use(model)
 
     run = made.session.resume(whole.id)
 
     (opened,) = open_calls(before)
-    assert looked == [f"{whole.id}-{opened.intent}.0"]
+    assert model.looked_up == [f"{whole.id}-{opened.intent}.0"]
     assert run.answer == ANSWER
     assert without_time(run.charge) == without_time(whole.run.charge)
 
@@ -517,7 +511,7 @@ def test_a_model_in_this_process_sends_no_bill_and_is_asked_again(sandbox: WasmS
     run = session.resume(whole.run.run)
 
     assert run.answer == "21"
-    (failure,) = doubted(World(session, None, Effects()).records(run.run))  # type: ignore[arg-type]
+    (failure,) = doubted(whole_records(ledger, run.run))
     assert failure.settled is not None
     assert failure.settled.figures == "returned"
     assert run.charge.tokens_in == whole.run.charge.tokens_in
@@ -755,10 +749,10 @@ def test_a_schema_is_held_against_a_reply_that_is_found(sandbox: WasmSandbox) ->
     whole = played(sandbox, *plan)
 
     async def find(model: str, key: str) -> ModelReply:
-        return replied(ModelRequest(messages=()), "no number")
+        return ModelReply(text="no number", usage=reported(1, 2))
 
     made, _ = cut(whole, sandbox, "query", lookup=find)
-    made.model._outcomes[open_calls(made.records(whole.id))[0].intent, 0] = 1
+    made.plan.count_outcome(open_calls(made.records(whole.id))[0].intent, 0)
     run = made.session.resume(whole.id)
 
     assert run.answer == whole.run.answer

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.scripted_run import block, play
 
 from tallystick.client import Session
 from tallystick.core.errors import UsageError
@@ -16,6 +15,8 @@ from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.sandbox.host import without_paths
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import play
 
 
 def made(name: str | None = "look", **more: Any) -> RunFunction:

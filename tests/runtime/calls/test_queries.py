@@ -9,10 +9,9 @@ import json
 import time
 
 import pytest
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICING, Costed
-from tests.scripted_run import Played, block, play, play_priced
+from tests.runtime.run.one_program_model import root
 
-from tallystick.core.charge import ModelUsage, RunLimits, nano_usd
+from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.records import (
     ProgramFinished,
     QueryAsked,
@@ -20,32 +19,22 @@ from tallystick.core.records import (
     QueryRefused,
     QueryReplied,
 )
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-
-pytestmark = pytest.mark.slow
+from tallystick.testing.models import (
+    NANO_IN,
+    PRICING,
+    ModelCall,
+    ModelDouble,
+    by_prompt,
+)
+from tallystick.testing.runs import Played, play
 
 ROOMY = RunLimits(tokens=10_000_000)
 
 
-class Root(Costed):
-    """Writes the given programs in turn; answers what programs ask by `reply`."""
-
-    def __init__(self, *programs: str, reply: str = "", **more: object) -> None:
-        super().__init__(**more)  # type: ignore[arg-type]
-        self._programs = [block(each) for each in programs]
-        self._reply_text = reply
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        if request.messages[0].role == "system":
-            usage = ModelUsage(tokens_in=100, tokens_out=10, reported=True)
-            self.billed += 100 * NANO_IN + 10 * NANO_OUT
-            return ModelReply(text=self._programs.pop(0), usage=usage)
-        return await super().ask(request)
-
-
-def played(sandbox: WasmSandbox, model: Costed, **more: object) -> Played:
+def played(sandbox: WasmSandbox, model: ModelDouble, **more: object) -> Played:
     return play(sandbox, model, **{"limits": ROOMY, **more})  # type: ignore[arg-type]
 
 
@@ -58,7 +47,9 @@ def of(played: Played, kind: type) -> list:  # type: ignore[type-arg]
 
 
 def test_a_program_asks_a_model_and_the_replay_asks_nobody(sandbox: WasmSandbox) -> None:
-    model = Root("FINAL(llm_query('what is 6 x 7?'))", answer=lambda prompt: f"<{prompt}>")
+    model = root(
+        "FINAL(llm_query('what is 6 x 7?'))", queries=by_prompt(lambda prompt: f"<{prompt}>")
+    )
     run = played(sandbox, model)
 
     assert run.run.answer == "<what is 6 x 7?>"
@@ -68,37 +59,29 @@ def test_a_program_asks_a_model_and_the_replay_asks_nobody(sandbox: WasmSandbox)
     )  # fmt: skip
     assert replied.text == "<what is 6 x 7?>"
     assert run.replayed().held
-    assert len(model.asked) == 1
+    assert len(model.queried) == 1
 
 
 def test_a_call_of_a_program_has_the_temperature_of_the_run(sandbox: WasmSandbox) -> None:
-    seen: list[float | None] = []
-
-    class Warm(Root):
-        async def ask(self, request: ModelRequest, **more: object) -> ModelReply:
-            seen.append(request.temperature)
-            return await super().ask(request)
-
     for temperature in (None, 0.0, 0.5):
-        model = Warm("llm_query('x')", "FINAL(1)", reply="y")
+        model = root("llm_query('x')", "FINAL(1)")
         run = played(sandbox, model, temperature=temperature)
 
-        assert seen == [temperature] * 3
+        assert model.temperatures == [temperature] * 3
         assert of(run, QueryAsked)[0].temperature == temperature
         assert run.replayed().held
-        seen.clear()
 
 
 def test_a_batch_runs_side_by_side_and_keeps_its_order(sandbox: WasmSandbox) -> None:
     program = "FINAL(llm_query_batched([f'item {n}' for n in range(200)]))"
-    model = Root(program, answer=lambda prompt: prompt.upper(), delay=0.05)
+    model = root(program, queries=by_prompt(lambda prompt: prompt.upper()), delay=0.05)
     run = played(sandbox, model)
 
     assert json.loads(run.run.answer or "") == [f"ITEM {n}" for n in range(200)]
     assert model.most_at_once == 200
     assert run.run.charge.model_calls == 201
     assert run.replayed().held
-    assert len(model.asked) == 200
+    assert len(model.queried) == 200
 
 
 def test_one_that_fails_does_not_take_the_others_with_it(sandbox: WasmSandbox) -> None:
@@ -111,7 +94,7 @@ def test_one_that_fails_does_not_take_the_others_with_it(sandbox: WasmSandbox) -
         "found = llm_query_batched(['a', 'b', 'c'])\n"
         "print([str(each) for each in found], isinstance(found[1], HostError), found[1].kind)"
     )
-    run = played(sandbox, Root(program, "FINAL(1)", answer=answer))
+    run = played(sandbox, root(program, "FINAL(1)", queries=by_prompt(answer)))
 
     expected = "['aa', 'content_policy: not this one', 'cc'] True ModelError\n"
     assert printed(run)[0] == expected
@@ -122,7 +105,7 @@ def test_what_fails_in_passing_is_asked_again_each_attempt_on_its_own(
     sandbox: WasmSandbox,
 ) -> None:
     passing = [ModelError(reason="rate_limit", message="later", retry_after_ms=1, billed=False)] * 2
-    model = Root("FINAL(llm_query('x'))", failures=list(passing))
+    model = root("FINAL(llm_query('x'))", failures=list(passing))
     run = played(sandbox, model)
 
     assert run.run.answer == "ok"
@@ -134,11 +117,11 @@ def test_what_fails_in_passing_is_asked_again_each_attempt_on_its_own(
 def test_attempts_end_and_a_single_query_raises(sandbox: WasmSandbox) -> None:
     failures = [ModelError(reason="server_error", message="down", retry_after_ms=1)] * 9
     program = "try:\n    llm_query('x')\nexcept HostError as error:\n    print(error.kind, error)"
-    model = Root(program, "FINAL(1)", failures=failures)
+    model = root(program, "FINAL(1)", failures=failures)
     run = played(sandbox, model)
 
     assert printed(run)[0] == "ModelError server_error: down\n"
-    assert len(model.asked) == 1 + RunLimits().retries
+    assert len(model.queried) == 1 + RunLimits().retries
     assert run.replayed().held
 
 
@@ -164,7 +147,7 @@ def test_an_answer_has_the_type_that_was_asked_for(
     sandbox: WasmSandbox, schema: str, reply: str, value: str
 ) -> None:
     program = f"print(repr(llm_query('?', schema={schema})))"
-    run = played(sandbox, Root(program, "FINAL(1)", answer=lambda prompt: reply))
+    run = played(sandbox, root(program, "FINAL(1)", queries=by_prompt(lambda prompt: reply)))
 
     assert printed(run)[0] == f"{value}\n"
     assert run.replayed().held
@@ -174,21 +157,21 @@ def test_an_answer_that_does_not_match_is_asked_for_once_more(sandbox: WasmSandb
     def answer(prompt: str) -> str:
         return "12" if prompt.startswith("That does not match") else "a dozen"
 
-    model = Root("FINAL(llm_query('how many?', schema=int))", answer=answer)
+    model = root("FINAL(llm_query('how many?', schema=int))", queries=by_prompt(answer))
     run = played(sandbox, model)
 
     assert run.run.answer == "12"
-    assert "the reply holds no JSON value" in model.asked[1]
+    assert "the reply holds no JSON value" in model.queried[1]
     assert run.replayed().held
 
 
 def test_an_answer_that_never_matches_is_an_error(sandbox: WasmSandbox) -> None:
     program = "print([each.kind for each in llm_query_batched(['x'], schema=int)])"
-    model = Root(program, "FINAL(1)", answer=lambda prompt: '"word"')
+    model = root(program, "FINAL(1)", queries=by_prompt(lambda prompt: '"word"'))
     run = played(sandbox, model)
 
     assert printed(run)[0] == "['SchemaMismatch']\n"
-    assert len(model.asked) == 2
+    assert len(model.queried) == 2
     assert run.replayed().held
 
 
@@ -207,7 +190,7 @@ def test_an_answer_that_never_matches_is_an_error(sandbox: WasmSandbox) -> None:
     ],
 )
 def test_wrong_use_is_the_programs_own_error(sandbox: WasmSandbox, call: str, says: str) -> None:
-    run = played(sandbox, Root(call, "FINAL(1)"))
+    run = played(sandbox, root(call, "FINAL(1)"))
     (first, *_) = of(run, ProgramFinished)
 
     assert first.failure is not None
@@ -223,8 +206,10 @@ def usd(dollars: str, **more: int) -> RunLimits:
     return RunLimits(tokens=10_000_000, usd=nano_usd(dollars), **more)
 
 
-def play_costed(sandbox: WasmSandbox, model: Costed, limits: RunLimits, **more: object) -> Played:
-    return play_priced(sandbox, model, limits=limits, pricing=PRICING, **more)
+def play_costed(
+    sandbox: WasmSandbox, model: ModelDouble, limits: RunLimits, **options: object
+) -> Played:
+    return play(sandbox, model, limits=limits, pricing=PRICING, options=options)
 
 
 def test_a_batch_that_is_not_paid_for_runs_the_part_that_is(sandbox: WasmSandbox) -> None:
@@ -233,7 +218,7 @@ def test_a_batch_that_is_not_paid_for_runs_the_part_that_is(sandbox: WasmSandbox
         "print(sum(isinstance(each, HostError) for each in found), found[-1])\n"
         "print(budget.remaining()['usd'])"
     )
-    model = Root(program, "FINAL(1)")
+    model = root(program, "FINAL(1)")
     run = play_costed(sandbox, model, usd("0.004", reply_tokens=500))
 
     refused = len(of(run, QueryRefused))
@@ -248,21 +233,21 @@ def test_a_batch_can_be_refused_whole_and_then_nothing_is_sent(sandbox: WasmSand
         "try:\n    llm_query_batched(['x' * 400] * 50, fit='whole')\n"
         "except HostError as error:\n    print(error.kind, error)"
     )
-    model = Root(program, "FINAL(1)")
+    model = root(program, "FINAL(1)")
     run = play_costed(sandbox, model, usd("0.01", reply_tokens=500))
 
     assert printed(run)[0].startswith("BudgetExhausted usd: ")
-    assert model.asked == []
+    assert model.queried == []
     assert run.replayed().held
 
 
 def test_the_reply_is_no_longer_than_what_is_left_pays_for(sandbox: WasmSandbox) -> None:
     program = "print(llm_query('x' * 1000))"
-    model = Root(program, "FINAL(1)")
+    model = root(program, "FINAL(1)")
     limits = usd("0.02", reply_tokens=100_000)
     run = play_costed(sandbox, model, limits)
 
-    (cap,) = model.caps
+    _, cap, _ = model.caps
     assert 16 <= cap < 5_000
     assert cap * 4_000 + 1_000 * NANO_IN <= nano_usd("0.02")
     assert run.replayed().held
@@ -271,7 +256,7 @@ def test_the_reply_is_no_longer_than_what_is_left_pays_for(sandbox: WasmSandbox)
 def test_calls_wait_for_what_others_give_back(sandbox: WasmSandbox) -> None:
     """A hundred worst cases do not fit at once; a hundred calls do, one after another."""
     program = "FINAL(sum(each == 'ok' for each in llm_query_batched(['x'] * 100)))"
-    model = Root(program, delay=0.001)
+    model = root(program, delay=0.001)
     run = play_costed(sandbox, model, usd("0.05", reply_tokens=2_000))
 
     assert run.run.answer == "100"
@@ -281,7 +266,7 @@ def test_calls_wait_for_what_others_give_back(sandbox: WasmSandbox) -> None:
 
 def test_long_prompts_and_replies_are_kept_apart_from_the_record(sandbox: WasmSandbox) -> None:
     program = "print(len(llm_query('p' * 100_000)))"
-    run = played(sandbox, Root(program, "FINAL(1)", answer=lambda prompt: "r" * 90_000))
+    run = played(sandbox, root(program, "FINAL(1)", queries=by_prompt(lambda prompt: "r" * 90_000)))
     (asked,), (replied,) = of(run, QueryAsked), of(run, QueryReplied)
 
     assert printed(run)[0] == "90000\n"
@@ -293,7 +278,7 @@ def test_long_prompts_and_replies_are_kept_apart_from_the_record(sandbox: WasmSa
 
 def test_a_program_that_ends_by_its_time_leaves_its_calls_settled(sandbox: WasmSandbox) -> None:
     program = "llm_query_batched(['x'] * 3)"
-    model = Root(program, delay=30)
+    model = root(program, delay=30)
     run = play_costed(sandbox, model, usd("1", wall_ms=1_500))
 
     left = of(run, QueryFailed)
@@ -305,8 +290,8 @@ def test_a_program_that_ends_by_its_time_leaves_its_calls_settled(sandbox: WasmS
 
 
 def test_another_model_is_asked_only_if_it_was_given(sandbox: WasmSandbox) -> None:
-    small = Costed(name="fake:small", answer=lambda prompt: "small")
-    model = Root("FINAL(llm_query('x', model='small'))", name="fake:large")
+    small = ModelDouble(name="fake:small", answers="small")
+    model = root("FINAL(llm_query('x', model='small'))", name="fake:large")
     run = play_costed(sandbox, model, usd("1"), models={"small": small})
 
     assert run.run.answer == "small"
@@ -319,17 +304,15 @@ def test_a_call_that_does_not_let_itself_be_left_leaves_the_run_in_doubt(
 ) -> None:
     """Nobody can say what becomes of it; its end is not written behind the run's."""
 
-    class Deaf(Root):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            if request.messages[0].role == "system":
-                return await super().ask(request)
-            ends_at = time.monotonic() + 3
-            while time.monotonic() < ends_at:
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.sleep(0.1)
-            raise AssertionError
+    async def deaf(call: ModelCall) -> str:
+        ends_at = time.monotonic() + 3
+        while time.monotonic() < ends_at:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.1)
+        raise AssertionError
 
-    run = play_costed(sandbox, Deaf("llm_query('x')"), usd("1", wall_ms=700))
+    model = root("llm_query('x')", queries=deaf)
+    run = play_costed(sandbox, model, usd("1", wall_ms=700))
 
     assert (run.run.stop, of(run, QueryFailed)) == ("in_doubt", [])
     assert "llm_query was begun and left" in run.run.detail

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from tests.call_scopes import ProgramCalls
 from tests.laws.costed_world import VirtualLoop, charged_quietly
-from tests.runtime.run.priced_model import PRICING, Costed
 
 from tallystick.core.budget.amount import Amount, Budget
 from tallystick.core.charge import ModelUsage, RunLimits, nano_usd
 from tallystick.core.machine.prompt import Message
 from tallystick.core.records import QueryAsked, QueryFailed
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError, ModelReply
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.scopes import RunScopes, ScopeRef, ScopeTree
+from tallystick.testing.models import PRICING, ModelDouble
 
 PROMPT = (Message(role="user", part="query", text="x" * 100),)
 
@@ -26,7 +26,7 @@ PROMPT = (Message(role="user", part="query", text="x" * 100),)
 class PricedWorld:
     """A run that costs something, without a session around it."""
 
-    def __init__(self, model: Costed, *, usd: str = "1", reply_tokens: int = 100) -> None:
+    def __init__(self, model: ModelDouble, *, usd: str = "1", reply_tokens: int = 100) -> None:
         self.scope_tree = ScopeTree()
         budget = Budget(usd=nano_usd(usd))
         self.scope_tree.tree.enter("run", parent=None, budget=budget, kind="run", name="")
@@ -82,7 +82,7 @@ def reply(**raw: object) -> ModelReply:
     ],
 )
 def test_a_report_that_contradicts_itself_is_charged_as_reserved(raw: dict[str, object]) -> None:
-    client_scopes = PricedWorld(Costed())
+    client_scopes = PricedWorld(ModelDouble())
     reserved_call = client_scopes.model_door.reserve(
         client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
     )
@@ -99,7 +99,7 @@ def test_a_report_that_contradicts_itself_is_charged_as_reserved(raw: dict[str, 
 
 
 def test_reasoning_that_is_counted_beside_the_output_is_charged_too() -> None:
-    client_scopes = PricedWorld(Costed())
+    client_scopes = PricedWorld(ModelDouble())
     reserved_call = client_scopes.model_door.reserve(
         client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
     )
@@ -114,7 +114,7 @@ def test_reasoning_that_is_counted_beside_the_output_is_charged_too() -> None:
 
 
 def test_a_report_in_a_format_of_its_own_has_its_sums() -> None:
-    client_scopes = PricedWorld(Costed())
+    client_scopes = PricedWorld(ModelDouble())
     reserved_call = client_scopes.model_door.reserve(
         client_scopes.model_door.terms(client_scopes.model), PROMPT, tokens_out_max=50
     )
@@ -131,17 +131,9 @@ def test_a_report_in_a_format_of_its_own_has_its_sums() -> None:
 # -- backends -----------------------------------------------------------------------------------
 
 
-class Breaking(Costed):
-    """Breaks by a fault of its own when it is asked for b."""
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        if request.messages[-1].text == "b":
-            raise RuntimeError("a fault, and the key: sk-secret")
-        return await super().ask(request)
-
-
 def test_a_backend_that_breaks_has_failed_once_and_may_have_been_paid() -> None:
-    client_scopes = PricedWorld(Breaking())
+    broken = RuntimeError("a fault, and the key: sk-secret")
+    client_scopes = PricedWorld(ModelDouble(lambda call: broken if call.prompt == "b" else "ok"))
 
     found = done(client_scopes.batched(["a", "b", "c"]))
 
@@ -159,7 +151,7 @@ def test_a_backend_that_breaks_has_failed_once_and_may_have_been_paid() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_a_whole_batch_that_is_left_gives_back_what_it_had_not_begun(seconds: float) -> None:
     """Cancelled at once, its calls have not even been tried."""
-    client_scopes = PricedWorld(Costed(delay=1.0))
+    client_scopes = PricedWorld(ModelDouble(delay=1.0))
 
     async def leave() -> None:
         work = client_scopes.batched(["x"] * 20, fit="whole")
@@ -180,7 +172,7 @@ def test_a_whole_batch_that_is_left_gives_back_what_it_had_not_begun(seconds: fl
 
 def test_those_who_wait_are_called_one_at_a_time() -> None:
     """A hundred calls for which three can be paid at once take about a look at the budget each."""
-    client_scopes = PricedWorld(Costed(delay=1.0), usd="0.003")
+    client_scopes = PricedWorld(ModelDouble(delay=1.0), usd="0.003")
     looks = 0
     reserve = client_scopes.model_door.reserve
 
@@ -199,7 +191,7 @@ def test_those_who_wait_are_called_one_at_a_time() -> None:
 
 
 def test_calls_that_wait_begin_in_their_order() -> None:
-    client_scopes = PricedWorld(Costed(delay=1.0), usd="0.003")
+    client_scopes = PricedWorld(ModelDouble(delay=1.0), usd="0.003")
     prompts = [f"{number:03}" for number in range(50)]
 
     done(client_scopes.batched(prompts))
@@ -209,7 +201,7 @@ def test_calls_that_wait_begin_in_their_order() -> None:
 
 def test_one_that_is_refused_does_not_leave_the_others_waiting() -> None:
     """The first asks for more than there is, behind one that is under way."""
-    client_scopes = PricedWorld(Costed(delay=1.0), usd="0.0012")
+    client_scopes = PricedWorld(ModelDouble(delay=1.0), usd="0.0012")
     found = done(client_scopes.batched(["x", "y" * 5_000, "z"]))
 
     assert found["answers"] == ["ok", None, "ok"]
@@ -219,7 +211,7 @@ def test_one_that_is_refused_does_not_leave_the_others_waiting() -> None:
 
 def test_one_that_fails_calls_the_next() -> None:
     failures = [ModelError(reason="invalid_request", message="no", status=400, billed=False)] * 3
-    client_scopes = PricedWorld(Costed(delay=1.0, failures=failures), usd="0.001")
+    client_scopes = PricedWorld(ModelDouble(delay=1.0, failures=failures), usd="0.001")
     found = done(client_scopes.batched(["x"] * 6))
 
     assert found["answers"][3:] == ["ok"] * 3

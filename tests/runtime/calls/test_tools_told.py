@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.machine import prompt
 from tallystick.core.records import RunStarted
-from tallystick.model.port import ModelReply, ModelRequest
-from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 
 @host_function(policy="read")
@@ -28,21 +25,9 @@ def count() -> int:
     return 3
 
 
-class Hearing(ScriptedModel):
-    """Keeps what it was asked."""
-
-    def __init__(self, replies: list[str]) -> None:
-        super().__init__([ScriptedReply(text=each) for each in replies])
-        self.told: list[str] = []
-
-    async def ask(self, request: ModelRequest, **more: Any) -> ModelReply:
-        self.told.append("\n\n".join(each.text for each in request.messages))
-        return await super().ask(request, **more)
-
-
 def played(sandbox: WasmSandbox, replies: list[str]) -> tuple[Played, list[str]]:
-    model = Hearing(replies)
-    return play(sandbox, model, functions=[price_of, count]), model.told
+    model = ModelDouble(replies)
+    return play(sandbox, model, functions=[price_of, count]), model.prompts
 
 
 def test_the_prompt_says_that_tools_are_defined_and_shows_how_they_are_called(

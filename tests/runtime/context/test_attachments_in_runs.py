@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import AttachmentNotFound
@@ -27,15 +26,14 @@ from tallystick.core.records import (
 from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest, estimated_usage
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.attachments import RunAttachments, with_pictures
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-
-pytestmark = pytest.mark.slow
+from tallystick.testing.models import ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 LINES = 20_000
 LONG = f"for n in range({LINES}): print('line', n, 'of output')"
@@ -67,9 +65,11 @@ def held(played: Played) -> SessionAttachments:
 # -- long output -------------------------------------------------------------------------------
 
 
-def test_output_that_is_too_long_is_kept_and_the_next_program_has_it(sandbox: WasmSandbox) -> None:
+def test_output_that_is_too_long_is_kept_and_the_next_program_has_it(
+    wasm_sandbox: WasmSandbox,
+) -> None:
     played = play(
-        sandbox,
+        wasm_sandbox,
         [
             block(LONG),
             block(
@@ -314,9 +314,9 @@ def test_a_long_answer_is_kept_apart_from_the_record(sandbox: WasmSandbox) -> No
 # -- what programs keep ------------------------------------------------------------------------
 
 
-def test_programs_keep_read_and_list_attachments(sandbox: WasmSandbox) -> None:
+def test_programs_keep_read_and_list_attachments(wasm_sandbox: WasmSandbox) -> None:
     played = play(
-        sandbox,
+        wasm_sandbox,
         [
             block(
                 "made = attachments.put('Straße', label='note')\n"
@@ -405,8 +405,10 @@ def test_a_program_cannot_read_what_another_session_keeps(sandbox: WasmSandbox) 
         ("outputs[0]", "there are 0 kept outputs"),
     ],
 )
-def test_wrong_use_is_the_programs_own_error(sandbox: WasmSandbox, call: str, says: str) -> None:
-    played = play(sandbox, [block(call), block("FINAL(1)")], grants=BOTH)
+def test_wrong_use_is_the_programs_own_error(
+    wasm_sandbox: WasmSandbox, call: str, says: str
+) -> None:
+    played = play(wasm_sandbox, [block(call), block("FINAL(1)")], grants=BOTH)
     failure = finished(played)[0].failure
 
     assert failure is not None
@@ -431,25 +433,6 @@ def test_what_a_run_may_keep_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 # -- pictures ----------------------------------------------------------------------------------
 
 
-class Seeing:
-    """A model that notes what it is asked with."""
-
-    name = "seeing"
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Message, ...]] = []
-
-    def admitted(self) -> Any:
-        return ScriptedModel([]).admitted()
-
-    async def ask(self, request: ModelRequest, *, heard: Any) -> ModelReply:
-        self.asked.append(request.messages)
-        text = block("FINAL('a boat')")
-        return ModelReply(text=text, usage=estimated_usage(request.messages, text))
-
-    async def close(self) -> None: ...
-
-
 def picture(tmp_path: Path) -> str:
     path = tmp_path / "boat.png"
     path.write_bytes(PNG)
@@ -459,14 +442,14 @@ def picture(tmp_path: Path) -> str:
 def test_a_picture_goes_to_the_model_and_only_its_reference_into_the_record(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
-    model = Seeing()
+    model = ModelDouble(block("FINAL('a boat')"))
     played = play(sandbox, model, inputs=read_inputs([picture(tmp_path)]))
     begun = played.records[0]
     assert isinstance(begun, RunStarted)
 
-    (image,) = model.asked[0][1].images
+    (image,) = model.requests[0].messages[1].images
     assert (image.media_type, image.data) == ("image/png", PNG)
-    assert "boat.png (2 x 3)" in model.asked[0][1].text
+    assert "boat.png (2 x 3)" in model.requests[0].messages[1].text
     (ref,) = begun.images
     assert (ref.id, ref.width, ref.height) == (hashlib.sha256(PNG).hexdigest(), 2, 3)
     assert not any(b"pixels" in encode_record(each) for each in played.records)
@@ -491,7 +474,7 @@ def test_a_picture_whose_bytes_are_gone_fails_the_request_before_it_is_sent(
         def chunks(self, id: str) -> Any:
             raise AttachmentNotFound(id=id)
 
-    model = Seeing()
+    model = ModelDouble(block("FINAL('a boat')"))
     with Session(
         model=model, ledger=MemoryLedger(), attachments=Forgetful(), sandbox=sandbox
     ) as session:

@@ -14,19 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.escape.process.boxes import made_sandbox
-from tests.runtime.run.cut_runs import (
-    GOAL,
-    ROOMY,
-    Cancelling,
-    KeptAttachments,
-    Planned,
-    PlannedModel,
-    World,
-    ledger_of,
-    program,
-    world,
-)
-from tests.runtime.run.priced_model import PRICING
+from tests.runtime.run.cut_runs import GOAL, ROOMY, Cancelling, World, world
 
 from tallystick.client import Session
 from tallystick.core.errors import NotSupported, UsageError
@@ -59,6 +47,9 @@ from tallystick.runtime.runs.in_doubt import runs_in_doubt
 from tallystick.sandbox.process.backend import network_of
 from tallystick.sandbox.process.sandbox import ProcessSandbox
 from tallystick.sessions.surroundings import SessionLease
+from tallystick.testing.ledgers import LastingAttachments, ledger_of
+from tallystick.testing.models import PRICING
+from tallystick.testing.plans import Planned, planned, program
 from tallystick.vocabulary.capability import read_vocabulary
 
 pytestmark = pytest.mark.slow
@@ -78,7 +69,7 @@ def bash(*lines: str) -> Planned:
 def at(process: ProcessSandbox, plan: list[Planned], **more: Any) -> World:
     # The planned world is typed for the other sandbox.
     given: Any = process
-    return world(given, plan, backend="process", **{"attachments": KeptAttachments(), **more})
+    return world(given, plan, backend="process", **{"attachments": LastingAttachments(), **more})
 
 
 def of(records: list[Record], kind: type) -> list[Any]:
@@ -151,7 +142,7 @@ def test_a_command_of_a_shell_asks_by_the_bridge_and_it_is_on_the_record(
         bash('test -z "$LEFT"', "python3 - <<'X'", "import os", "print('x' * 3)", "X"),
         program("FINAL(open('told').read().strip())"),
     ]
-    model = PlannedModel(plan)
+    model = planned(plan)
     ledger = SqliteLedger(tmp_path / "ledger.db")
     with Session(model=model, ledger=ledger, backend="process", pricing=PRICING) as session:
         run = session.run(GOAL, limits=ROOMY)
@@ -178,9 +169,7 @@ def test_a_question_that_no_budget_pays_for_is_refused_and_the_command_goes_on(
     ]
     limits = msgspec.structs.replace(ROOMY, model_calls=1)
     ledger = SqliteLedger(tmp_path / "ledger.db")
-    with Session(
-        model=PlannedModel(plan), ledger=ledger, backend="process", pricing=PRICING
-    ) as session:
+    with Session(model=planned(plan), ledger=ledger, backend="process", pricing=PRICING) as session:
         run = session.run(GOAL, limits=limits)
         finished = of(whole_records(session.ledger, run.run), ProgramFinished)
 
@@ -216,7 +205,7 @@ def test_what_a_command_came_to_is_told_as_streams_and_exit_code(process: Proces
 
     run = here.session.run(GOAL)
 
-    assert here.model.texts[1].startswith("stdout:\nout\nstderr:\nerr\nexit_code: 3\n")
+    assert here.model.asked[1].startswith("stdout:\nout\nstderr:\nerr\nexit_code: 3\n")
     (finished, _) = of(here.records(run.run), ProgramFinished)
     assert finished.exit_code == 3
     assert finished.failure is None
@@ -240,7 +229,7 @@ def test_commands_are_refused_where_there_is_no_shell(sandbox: Any) -> None:
 
     run = here.session.run(GOAL)
 
-    assert "RUN is not available in this run" in here.model.texts[1]
+    assert "RUN is not available in this run" in here.model.asked[1]
     assert run.answer == "1"
 
 
@@ -283,7 +272,7 @@ def test_a_program_that_is_stopped_is_undone(process: ProcessSandbox) -> None:
     run = here.session.run(GOAL)
 
     assert run.answer == "kept\n"
-    assert "its files were put back" in here.model.texts[2]
+    assert "its files were put back" in here.model.asked[2]
     assert here.session.replay(run.run).held
 
 
@@ -294,8 +283,8 @@ def test_names_of_snapshots_that_cannot_be_are_told(process: ProcessSandbox) -> 
     run = here.session.run(GOAL)
 
     assert run.answer == "1"
-    assert "snapshot name" in here.model.texts[1]
-    assert "nope (there are: none)" in here.model.texts[2]
+    assert "snapshot name" in here.model.asked[1]
+    assert "nope (there are: none)" in here.model.asked[2]
 
 
 def test_a_command_that_nobody_can_run_is_told(process: ProcessSandbox) -> None:
@@ -305,7 +294,7 @@ def test_a_command_that_nobody_can_run_is_told(process: ProcessSandbox) -> None:
     run = here.session.run(GOAL)
 
     assert run.answer == "1"
-    assert "It did not run (a command holds no NUL)" in here.model.texts[1]
+    assert "It did not run (a command holds no NUL)" in here.model.asked[1]
     assert here.session.replay(run.run).held
 
 
@@ -315,8 +304,8 @@ def test_a_reply_with_several_commands_runs_them_in_order(process: ProcessSandbo
 
     here.session.run(GOAL)
 
-    assert "exit_code: 0" in here.model.texts[1]
-    assert "Output:\n7" in here.model.texts[1]
+    assert "exit_code: 0" in here.model.asked[1]
+    assert "Output:\n7" in here.model.asked[1]
 
 
 # -- replay --------------------------------------------------------------------------------------
@@ -358,7 +347,7 @@ def test_cut_off_anywhere_it_goes_on_and_replays(
     process: ProcessSandbox, policy: Any, step: int
 ) -> None:
     step = 1 if os.environ.get("TALLYSTICK_SOAK") == "full" else step
-    kept = KeptAttachments()
+    kept = LastingAttachments()
     here = at(process, PLAN, attachments=kept)
     whole = here.session.run(GOAL, limits=ROOMY)
     records = here.records(whole.run)
@@ -399,7 +388,7 @@ def test_cut_off_anywhere_it_goes_on_and_replays(
 
 
 def _gone_on_once_more(
-    process: ProcessSandbox, run: str, records: list[Record], kept: KeptAttachments
+    process: ProcessSandbox, run: str, records: list[Record], kept: LastingAttachments
 ) -> None:
     before = records[: records.index(of(records, RunResumed)[-1]) + 2]
     again = at(process, PLAN, ledger=ledger_of(run, before), recorded=before, attachments=kept)
@@ -457,7 +446,7 @@ def test_one_that_is_given_up_is_told_and_its_files_are_from_before_it(
     resumed = again.session.resume(run.run, in_doubt="abandon")
 
     assert resumed.answer == "1\n"
-    assert again.model.texts[0].startswith("The program was left in the middle")
+    assert again.model.asked[0].startswith("The program was left in the middle")
     stops = [each.stop for each in of(again.records(run.run), ProgramFinished)]
     assert stops == ["finished", ABANDONED, "finished"]
     assert again.session.replay(run.run).held
@@ -487,10 +476,10 @@ def test_it_goes_on_with_files_directory_and_environment_and_is_told_which_names
     resumed = again.session.resume(run.run)
 
     assert resumed.answer == "x y e ../g\n"
-    assert "The Python interpreter was started again." in again.model.texts[0]
-    assert "are gone: `json`, `rows`, `total`." in again.model.texts[0]
+    assert "The Python interpreter was started again." in again.model.asked[0]
+    assert "are gone: `json`, `rows`, `total`." in again.model.asked[0]
     # It is said once.
-    assert not any("started again" in each for each in again.model.texts[1:])
+    assert not any("started again" in each for each in again.model.asked[1:])
     assert again.session.replay(run.run).held
 
 
@@ -508,7 +497,7 @@ def test_a_snapshot_of_an_earlier_process_is_gone_back_to(process: ProcessSandbo
     )
 
     assert again.session.resume(run.run).answer == "42\ncrowns"
-    assert "variables are gone" in again.model.texts[1]
+    assert "variables are gone" in again.model.asked[1]
 
 
 def test_a_fork_has_the_files_of_its_turn(process: ProcessSandbox) -> None:
@@ -553,7 +542,7 @@ def test_files_that_do_not_fit_are_said_by_name(
     resumed = again.session.resume(run.run)
 
     assert resumed.answer == '["s"]'
-    assert "These files could not be kept and are gone: large, pipe." in again.model.texts[0]
+    assert "These files could not be kept and are gone: large, pipe." in again.model.asked[0]
 
 
 def test_a_cancelled_run_says_that_its_program_was_left_and_goes_on(
@@ -582,7 +571,7 @@ def test_a_cancelled_run_says_that_its_program_was_left_and_goes_on(
     resumed = again.session.resume(run.run)
 
     assert resumed.answer == "1\n"
-    assert "its files were put back" in again.model.texts[0]
+    assert "its files were put back" in again.model.asked[0]
     assert again.session.replay(run.run).held
 
 
@@ -722,7 +711,7 @@ def test_every_attempt_is_on_the_record_and_replays(
         (2, "a.test", served, "allowed", "127.0.0.1"),
         (2, "other.test", 80, "refused", None),
     ]
-    assert "here" in here.model.texts[1]
+    assert "here" in here.model.asked[1]
     assert run.answer == "1"
     assert here.session.replay(run.run).held
     assert isinstance(records[-1], RunEnded)
@@ -745,7 +734,7 @@ def test_a_service_of_this_machine_is_reached_if_it_is_granted_as_private(
         (each.host, each.port, each.outcome) for each in of(here.records(run.run), NetworkAttempted)
     ]
     assert seen == [(host, served, "allowed"), ("127.0.0.1", 1, "refused")]
-    assert "here" in here.model.texts[1]
+    assert "here" in here.model.asked[1]
     assert here.session.replay(run.run).held
 
 
@@ -852,9 +841,9 @@ def test_files_carry_over_between_the_runs_of_a_session(
         run = second.session.run(GOAL, session=session.id)
 
         assert run.answer == '["1\\n",[1],"[1]"]'
-        assert "stdout:\n1 2 d" in second.model.texts[1]
-        assert "left in the working directory are still there" in second.model.texts[0]
-        assert "still there: json, x; not kept: f." in second.model.texts[0]
+        assert "stdout:\n1 2 d" in second.model.asked[1]
+        assert "left in the working directory are still there" in second.model.asked[0]
+        assert "still there: json, x; not kept: f." in second.model.asked[0]
         assert second.session.replay(run.run).held
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import threading
 import time
@@ -10,73 +9,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
-
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
 from tallystick.ledger.scopes import Hold, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block
 
 GOAL = "the root asks"
 WIDE = RunLimits(tokens=10_000_000)
 TOTAL = Budget.of(usd=1)
 ONE = "FINAL(rlm_query('child please', context='abc'))"
-Said = Callable[[ModelRequest], str | None]
+Said = Callable[[ModelCall], str | None]
 
 
-class Talks(Costed):
-    """Says to each request what a function makes of it; to None it never says anything.
-
-    `hung` is set when so many wait as are `wanted`.
-    """
-
-    def __init__(self, said: Said, *, wanted: int = 1, name: str = "fake:model") -> None:
-        super().__init__(name=name)
-        self.said = said
-        self.hung = threading.Event()
-        self.keys: list[str] = []
-        self.temperatures: list[float | None] = []
-        self._wanted = wanted
-
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        self.keys.append(request.key)
-        self.temperatures.append(request.temperature)
-        text = self.said(request)
-        if text is None:
-            self._wanted -= 1
-            if not self._wanted:
-                self.hung.set()
-            await asyncio.Event().wait()
-        assert text is not None
-        self.answer = lambda prompt: text
-        return await super()._reply(request)
-
-
-def is_root(request: ModelRequest) -> bool:
-    return any(GOAL in each.text for each in request.messages)
-
-
-def turn_of(request: ModelRequest) -> int:
-    return sum(each.role == "assistant" for each in request.messages)
+def is_root(call: ModelCall) -> bool:
+    return GOAL in call.text
 
 
 def says(root: str, *child: str | None) -> Said:
     """The root says one program, and a child those of its turns; None is never answered."""
 
-    def said(request: ModelRequest) -> str | None:
-        program = root if is_root(request) else child[turn_of(request)]
+    def said(call: ModelCall) -> str | None:
+        program = root if is_root(call) else child[call.turn]
         return None if program is None else block(program)
 
     return said
 
 
 def opened(sandbox: WasmSandbox, ledger: SqliteLedger, said: Any, **more: Any) -> Session:
-    model = said if isinstance(said, Costed) else Talks(said)
+    model = said if isinstance(said, ModelDouble) else ModelDouble(said)
     return Session(
         config=None, model=model, ledger=ledger, sandbox=sandbox, pricing=PRICING, **more
     )
@@ -85,17 +49,22 @@ def opened(sandbox: WasmSandbox, ledger: SqliteLedger, said: Any, **more: Any) -
 def cut_off(
     sandbox: WasmSandbox,
     folder: Path,
-    model: Talks,
+    model: ModelDouble,
     *,
     until: threading.Event | None = None,
+    wanted: int = 1,
     **more: Any,
 ) -> Path:
-    """Run the goal until something waits that never ends. Gives the folder that a kill leaves."""
+    """Run the goal until it waits for ever, and return the folder that a kill leaves.
+
+    That is when `until` is set, or when so many calls of the model wait as are `wanted`.
+    """
     with SqliteLedger(folder / "alive" / "ledger.db") as ledger:
         session = opened(sandbox, ledger, model, **more)
         thread = threading.Thread(target=lambda: session.run(GOAL, limits=WIDE))
         thread.start()
-        assert (until or model.hung).wait(20), "it came to its end before"
+        reached = model.wait_until_hung(wanted) if until is None else until.wait(20)
+        assert reached, "it came to its end before"
         _rest(ledger)
         ignored = shutil.ignore_patterns("*-shm", "*-runs")
         shutil.copytree(folder / "alive", folder / "dead", ignore=ignored)

@@ -1,166 +1,45 @@
-"""Runs that were cut off: a world that goes on where a record ends, and ledgers that stop anywhere.
-
-What a planned model says follows from what is recorded: the n-th reply is always the same, and so
-is the n-th outcome of a call that a program makes. So a run that is gone on with can be held
-against the one that was never cut off.
-"""
+"""Runs that were cut off: models that continue where a record ends, and what a kill leaves."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.runtime.run.priced_model import PRICING
-from tests.scripted_run import block
 
-from tallystick.attachments.memory import MemoryAttachments
-from tallystick.attachments.port import Attachments, Transaction
+from tallystick.attachments.port import Attachments
 from tallystick.client import Session
-from tallystick.core.chain import Draft, Head
-from tallystick.core.charge import Charge, ModelUsage, RunLimits
+from tallystick.core.chain import Draft
+from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.records import (
     DOUBTED,
-    LEFT,
     AskModel,
     CallHost,
     HostAnswered,
-    ModelFailed,
-    ModelReplied,
     QueryAsked,
-    QueryFailed,
-    QueryReplied,
     Record,
-    encode_record,
-    intent_of,
-    tag_of,
 )
 from tallystick.core.views.open_calls import call_key, open_calls
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger, RunRow
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import RunFunction, effect_key, host_function
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import ledger_of
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble
+from tallystick.testing.plans import Plan, Planned
 
 GOAL = "what is it, in the end of all this?"
 ROOMY = RunLimits(tokens=10_000_000)
-# Of a call that a program makes: the run, its intent, its place, perhaps the attempt.
-_QUERY = re.compile(r".*-(\d+)\.(\d+)(-\d+)?")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A reply, and how often it is asked for in vain before."""
-
-    text: str
-    failures: int = 0
-
-
-def program(*lines: str, failures: int = 0) -> Planned:
-    return Planned(block("\n".join(lines)), failures)
-
-
-@dataclass
-class PlannedModel:
-    """Says what is planned, from where a record ends.
-
-    What it says to programs their prompts decide: `fails N` comes after N failures in passing,
-    `never` always fails, `number` is no number at first, `long` is long.
-    """
-
-    plan: Sequence[Planned]
-    recorded: Sequence[Record] = ()
-    name: str = "fake:model"
-    keys: list[str] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    temperatures: list[float | None] = field(default_factory=list)
-    # Called before anything is said; what it raises is raised.
-    before: Callable[[ModelRequest], Any] = lambda request: None
-
-    def __post_init__(self) -> None:
-        self._replies = self._failures = 0
-        self._outcomes: Counter[tuple[int, int]] = Counter()
-        for record in self.recorded:
-            if isinstance(record, ModelReplied):
-                self._replies, self._failures = self._replies + 1, 0
-            elif isinstance(record, ModelFailed):
-                self._failures += record.reason not in (LEFT, DOUBTED)
-            elif isinstance(record, QueryReplied):
-                self._outcomes[record.intent, record.item] += 1
-            elif isinstance(record, QueryFailed):
-                known = record.reason not in (LEFT, DOUBTED)
-                self._outcomes[record.intent, record.item] += known
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        self.keys.append(request.key)
-        self.texts.append(request.messages[-1].text)
-        self.temperatures.append(request.temperature)
-        waits = self.before(request)
-        if waits is not None:
-            await waits
-        if request.messages[0].role == "system":
-            return self._turn(request)
-        # Calls of a batch end in another order than they were begun in.
-        for _ in range(len(request.messages[0].text) * 7 % 5):
-            await asyncio.sleep(0)
-        return self._query(request)
-
-    async def close(self) -> None: ...
-
-    def say_one(self) -> None:
-        """Count a reply as said: somebody else has found it."""
-        self._replies, self._failures = self._replies + 1, 0
-
-    def _turn(self, request: ModelRequest) -> ModelReply:
-        planned = self.plan[self._replies] if self._replies < len(self.plan) else LAST
-        if self._failures < planned.failures:
-            self._failures += 1
-            raise ModelError(reason="server_error", message=f"not yet, {self._failures}")
-        self.say_one()
-        return replied(request, planned.text)
-
-    def _query(self, request: ModelRequest) -> ModelReply:
-        found = _QUERY.fullmatch(request.key)
-        assert found is not None
-        place = int(found[1]), int(found[2])
-        before, self._outcomes[place] = self._outcomes[place], self._outcomes[place] + 1
-        prompt = request.messages[0].text
-        if prompt.startswith("never"):
-            raise ModelError(reason="content_policy", message="not this")
-        if prompt.startswith("fails") and before < int(prompt.split()[1]):
-            raise ModelError(reason="rate_limit", message="later", billed=before % 2 == 0)
-        if prompt.startswith("number"):
-            return replied(request, str(len(prompt)) if before else "no number")
-        if prompt.startswith("long"):
-            return replied(request, "long " * 20_000)
-        return replied(request, f"said {prompt}")
-
-
-LAST = program("FINAL(n)")
-
-
-def replied(request: ModelRequest, text: str) -> ModelReply:
-    sent = sum(len(message.text.encode()) for message in request.messages)
-    # A provider bills no more than the cap that it was sent.
-    tokens_out = min(request.tokens_out_max, max(1, len(text) // 4))
-    usage = ModelUsage(tokens_in=max(1, sent // 4), tokens_out=tokens_out, reported=True)
-    return ModelReply(text=text, usage=usage)
 
 
 @dataclass
@@ -213,36 +92,7 @@ class Effects:
         return [send, post, note, page, fetch, hang]
 
 
-class KeptAttachments(MemoryAttachments):
-    """Forgets no snapshot: so it has the last of any prefix, as a store had when that was all."""
-
-    def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
-        if not session_id.endswith("/snapshots"):
-            super().forget(session_id, id, within=within)
-
-    def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
-        if not session_id.endswith("/snapshots"):
-            super().forget_session(session_id, within=within)
-
-
 # -- records ------------------------------------------------------------------------------------
-
-
-def ledger_of(run: str, records: Sequence[Record]) -> MemoryLedger:
-    """A ledger that has these records of a run, as if its process had died behind them."""
-    ledger = MemoryLedger()
-    begin(ledger, run, records)
-    return ledger
-
-
-def begin(ledger: MemoryLedger, run: str, records: Sequence[Record]) -> None:
-    """Write the first records of a run."""
-    fence = ledger.claim(run, create=True)
-    drafts = [
-        Draft(tag=tag_of(each), intent=intent_of(each), body=encode_record(each))
-        for each in records
-    ]
-    ledger.append(run, drafts, expected=Head.of_nothing(), fence=fence, forced=False)
 
 
 def in_doubt(records: Iterable[Record]) -> bool:
@@ -279,7 +129,8 @@ class World:
     """A session over a ledger, with what was asked of the world behind it."""
 
     session: Session
-    model: PlannedModel
+    model: ModelDouble
+    plan: Plan
     effects: Effects
 
     @property
@@ -312,7 +163,8 @@ def world(
 
     A `bare` one has none of its own.
     """
-    model = PlannedModel(plan, recorded, name)
+    said = Plan(plan, recorded)
+    model = ModelDouble(said, name=name)
     effects = Effects()
     other = {each.name for each in instead}
     own = [each for each in effects.functions() if not bare and each.name not in other]
@@ -330,7 +182,7 @@ def world(
             **more,
         },
     )
-    return World(session, model, effects)
+    return World(session, model, said, effects)
 
 
 @dataclass
@@ -366,7 +218,7 @@ class Cancelling:
     task: asyncio.Task[Any] | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, request: ModelRequest) -> None:
+    def watch(self, request: ModelCall) -> None:
         """Given to a model: the run asks it in its own task, and programs in others."""
         if self.task is None and request.messages[0].role == "system":
             self.task, self.loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -419,7 +271,7 @@ def died(
     sandbox: WasmSandbox,
     folder: Path,
     *plan: Planned,
-    when: Callable[[ModelRequest], bool] = lambda request: False,
+    when: Callable[[ModelCall], bool] = lambda request: False,
     limits: RunLimits = ROOMY,
     **more: Any,
 ) -> Dead:
@@ -429,7 +281,7 @@ def died(
     """
     reached = threading.Event()
 
-    def before(request: ModelRequest) -> Any:
+    def before(request: ModelCall) -> Any:
         if not when(request):
             return None
         reached.set()

@@ -1,46 +1,64 @@
-"""A model that writes one program again and again, for so many tokens, and sessions with it."""
+"""Models that write given programs for so many tokens each, and sessions with them."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICING, Costed
-from tests.scripted_run import block
-
 from tallystick.client import Session
-from tallystick.core.charge import ModelUsage, RunLimits
+from tallystick.core.charge import RunLimits
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import (
+    NANO_IN,
+    NANO_OUT,
+    PRICING,
+    Answer,
+    AnswerTo,
+    ModelCall,
+    ModelDouble,
+    block,
+    each_turn,
+    first,
+)
 
 TURN_IN, TURN_OUT = 100, 10
 TURN_NANO = TURN_IN * NANO_IN + TURN_OUT * NANO_OUT
 ROOMY = RunLimits(tokens=10_000_000)
 
 
-class Writer(Costed):
-    """Writes one program again and again, for so many tokens; answers what programs ask."""
-
-    def __init__(self, program: str = "FINAL(42)", *, used: int = TURN_IN, **more: Any) -> None:
-        super().__init__(**more)
-        self.program = program
-        self.used = used
-        self.turns = 0
-        self.may_reply = threading.Event()
-        self.may_reply.set()
-
-    async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-        if request.messages[0].role != "system":
-            return await super().ask(request)
-        await asyncio.to_thread(self.may_reply.wait, 10)
-        self.turns += 1
-        usage = ModelUsage(tokens_in=self.used, tokens_out=TURN_OUT, reported=True)
-        self.billed += self.used * NANO_IN + TURN_OUT * NANO_OUT
-        return ModelReply(text=block(self.program), usage=usage)
+def writer(program: str = "FINAL(42)", *, used: int = TURN_IN, **more: Any) -> ModelDouble:
+    """A model that writes one program again and again, for so many tokens."""
+    return ModelDouble(
+        block(program), **{"queries": "ok", "usage": each_turn(used, TURN_OUT), **more}
+    )
 
 
-def opened(sandbox: WasmSandbox, model: Costed, **more: Any) -> Session:
+def root(
+    *programs: str,
+    queries: Answer | AnswerTo = "ok",
+    failures: Sequence[BaseException] = (),
+    delay: float = 0.0,
+    **more: Any,
+) -> ModelDouble:
+    """A model that writes these programs, one after the other, each for so many tokens.
+
+    Only the calls of programs are delayed, and fail first.
+    """
+
+    def wait(call: ModelCall) -> Awaitable[object] | None:
+        return asyncio.sleep(delay) if call.by_program and delay else None
+
+    return ModelDouble(
+        [block(each) for each in programs],
+        queries=first(failures, queries),
+        usage=each_turn(TURN_IN, TURN_OUT),
+        before=wait,
+        **more,
+    )
+
+
+def opened(sandbox: WasmSandbox, model: ModelDouble, **more: Any) -> Session:
     settings: dict[str, Any] = {"ledger": MemoryLedger(), "pricing": PRICING, **more}
     return Session(model=model, sandbox=sandbox, **settings)

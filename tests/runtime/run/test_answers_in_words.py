@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.scripted_run import block, play
 from tests.upkeep.transfer_builders import PICTURE
 
 from tallystick.cli.driving import show_run
@@ -22,6 +21,8 @@ from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import play
 
 
 @pytest.mark.parametrize(
@@ -61,12 +62,12 @@ def test_other_words_a_refusal_and_silence_are_no_answer(
     assert played.replayed().held
 
 
-def test_words_without_a_look_at_the_data_are_asked_about_once(sandbox: WasmSandbox) -> None:
+def test_words_without_a_look_at_the_data_are_asked_about_once(wasm_sandbox: WasmSandbox) -> None:
     text = given_text("\n".join(f"line {n}: {'x' * 80}" for n in range(2_000)))
-    played = play(sandbox, ["Seven.", "Seven.", block("FINAL(len(lines))")], inputs=[text])
+    played = play(wasm_sandbox, ["Seven.", "Seven.", block("FINAL(len(lines))")], inputs=[text])
     assert played.run.answer == "2000"
 
-    played = play(sandbox, ["Seven.", "Seven.", "Seven."], inputs=[text])
+    played = play(wasm_sandbox, ["Seven.", "Seven.", "Seven."], inputs=[text])
     assert played.run.answer == "Seven."
 
 

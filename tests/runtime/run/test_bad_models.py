@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.test_exec import Tally
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICING
-from tests.scripted_run import Played, block, play_priced
 
-from tallystick.core.charge import ModelUsage, RunLimits
+from tallystick.core.charge import RunLimits
 from tallystick.core.records import ProgramFinished, QueryRefused, StopReason
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import Heard, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block
+from tallystick.testing.runs import Played, play
+
+# Bad models write programs that only the guest can stop.
+NEEDS_GUEST = True
 
 pytestmark = pytest.mark.slow
 
@@ -31,43 +32,17 @@ ONE = RunLimits(turns=1)
 FEW_CALLS = RunLimits(host_calls=50, turns=3)
 
 
-@dataclass
-class BadModel:
-    """Says to the n-th call, counted from 0, what it is told to; what it says costs."""
-
-    says: Says
-    # What the runs inside, and the model calls of programs, are told instead.
-    inside: Says | None = None
-    name: str = "fake:model"
-    asked: int = 0
-    billed: int = 0
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        number, self.asked = self.asked, self.asked + 1
-        task = request.messages[1].text if len(request.messages) > 1 else ""
-        own = "The task: what is it?" in task
-        said = (self.says if own or self.inside is None else self.inside)(number)
-        if isinstance(said, Exception):
-            raise said
-        # A model stops at its cap, whatever it wanted to say.
-        tokens_out = min(request.tokens_out_max, 1 + len(said) // 4)
-        tokens_in = sum(len(each.text) for each in request.messages) // 4
-        self.billed += tokens_in * NANO_IN + tokens_out * NANO_OUT
-        usage = ModelUsage(tokens_in=tokens_in, tokens_out=tokens_out, reported=True)
-        return ModelReply(text=said, usage=usage)
-
-    async def close(self) -> None: ...
-
-
 def played(
     sandbox: WasmSandbox, says: Says, limits: RunLimits = WIDE, *, inside: Says | None = None
 ) -> Played:
     """Play a model, and check what holds of every run, however it was ended."""
-    model = BadModel(says, inside)
-    found = play_priced(sandbox, model, limits=limits, pricing=PRICING)
+
+    def said(call: ModelCall) -> str | Exception:
+        own = "The task: what is it?" in call.text
+        return (says if own or inside is None else inside)(call.number)
+
+    model = ModelDouble(said)
+    found = play(sandbox, model, limits=limits, pricing=PRICING)
     charge = found.run.charge
     assert charge.turns <= limits.turns
     assert charge.tokens_in + charge.tokens_out <= limits.tokens

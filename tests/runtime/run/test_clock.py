@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.scripted_run import block
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -23,6 +22,10 @@ from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+
+# The clock is the guest's.
+NEEDS_GUEST = True
 
 NOW = block("import datetime\nFINAL(datetime.datetime.now().isoformat())")
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC).replace(tzinfo=None)

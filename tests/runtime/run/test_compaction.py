@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.runtime.run.cut_runs import GOAL, Planned, Whole, World, keys_of, program, world
-from tests.scripted_run import Played, block, play
+from tests.runtime.run.cut_runs import GOAL, Whole, World, keys_of, world
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import InvalidLimit
@@ -24,11 +23,16 @@ from tallystick.core.records import (
     RunStarted,
     encode_record,
 )
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import ModelDouble, block
+from tallystick.testing.plans import Plan, Planned, program
+from tallystick.testing.runs import Played, play
+
+# The prompts have the errors and the outputs of the guest.
+NEEDS_GUEST = True
 
 pytestmark = pytest.mark.slow
 
@@ -50,22 +54,16 @@ def printed(number: int) -> str:
     return "".join(f"{number} {n} of what was printed\n" for n in range(250))
 
 
-class Listening(ScriptedModel):
-    """Keeps every prompt that it was sent."""
-
-    def __init__(self, replies: Sequence[ScriptedReply]) -> None:
-        super().__init__(replies)
-        self.prompts: list[tuple[Message, ...]] = []
-
-    async def ask(self, request: ModelRequest, **more: Any) -> ModelReply:
-        self.prompts.append(request.messages)
-        return await super().ask(request, **more)
-
-
-def long_run(sandbox: WasmSandbox, *, turns: int = TURNS, **more: Any) -> tuple[Played, Listening]:
+def long_run(
+    sandbox: WasmSandbox, *, turns: int = TURNS, **more: Any
+) -> tuple[Played, ModelDouble]:
     sources = [*map(printing, range(turns)), "FINAL(total_0 + total_1)"]
-    model = Listening([ScriptedReply(text=block(each)) for each in sources])
+    model = ModelDouble([block(each) for each in sources])
     return play(sandbox, model, limits=ROOMY, **more), model
+
+
+def sent(model: ModelDouble) -> list[tuple[Message, ...]]:
+    return [each.messages for each in model.requests]
 
 
 def size(messages: Sequence[Message]) -> int:
@@ -77,12 +75,12 @@ def only(records: Sequence[Record], kind: type) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def long(sandbox: WasmSandbox) -> tuple[Played, Listening]:
+def long(sandbox: WasmSandbox) -> tuple[Played, ModelDouble]:
     return long_run(sandbox, compact_at=BOUND)
 
 
 @pytest.fixture(scope="module")
-def unbounded(sandbox: WasmSandbox) -> tuple[Played, Listening]:
+def unbounded(sandbox: WasmSandbox) -> tuple[Played, ModelDouble]:
     """The same, as runs were made before there was compaction."""
     return long_run(sandbox, compact_at=0)
 
@@ -90,16 +88,16 @@ def unbounded(sandbox: WasmSandbox) -> tuple[Played, Listening]:
 # -- the prompt ----------------------------------------------------------------------------------
 
 
-def test_prompts_of_a_long_run_stay_below_the_bound(long: tuple[Played, Listening]) -> None:
+def test_prompts_of_a_long_run_stay_below_the_bound(long: tuple[Played, ModelDouble]) -> None:
     played, model = long
 
     assert played.run.answer == "1000"
-    assert max(map(size, model.prompts)) > 3 * BOUND
-    assert max(map(size, model.prompts)) <= max(4 * BOUND, 2 * BOUND + 3 * 6_000)
+    assert max(map(size, sent(model))) > 3 * BOUND
+    assert max(map(size, sent(model))) <= max(4 * BOUND, 2 * BOUND + 3 * 6_000)
 
 
 def test_tokens_grow_with_the_turns_and_not_with_their_square(
-    long: tuple[Played, Listening], unbounded: tuple[Played, Listening]
+    long: tuple[Played, ModelDouble], unbounded: tuple[Played, ModelDouble]
 ) -> None:
     whole, _ = unbounded
 
@@ -118,11 +116,11 @@ def test_what_servers_keep_of_a_prompt_is_lost_seldom(sandbox: WasmSandbox) -> N
     _, model = long_run(sandbox)
     same = [
         size([one for one, other in itertools.takewhile(_alike, zip(*both, strict=False))])
-        for both in itertools.pairwise(model.prompts)
+        for both in itertools.pairwise(sent(model))
     ]
 
-    assert max(map(size, model.prompts)) <= 4 * COMPACT_AT
-    assert sum(same) > 0.75 * sum(map(size, model.prompts))
+    assert max(map(size, sent(model))) <= 4 * COMPACT_AT
+    assert sum(same) > 0.75 * sum(map(size, sent(model)))
 
 
 def _alike(both: tuple[Message, Message]) -> bool:
@@ -132,7 +130,7 @@ def _alike(both: tuple[Message, Message]) -> bool:
 def test_a_run_that_is_short_has_the_same_prompts_to_the_byte(sandbox: WasmSandbox) -> None:
     runs = [long_run(sandbox, turns=6, compact_at=bound) for bound in (0, None, 10**9)]
 
-    assert len({tuple(model.prompts) for _, model in runs}) == 1
+    assert len({tuple(sent(model)) for _, model in runs}) == 1
     digests = [[each.request_sha256 for each in only(p.records, AskModel)] for p, _ in runs]
     assert digests[0] == digests[1] == digests[2]
 
@@ -232,11 +230,11 @@ def test_it_replays(whole: Whole) -> None:
 
 
 def test_a_long_run_that_was_made_without_compaction_still_replays(
-    unbounded: tuple[Played, Listening],
+    unbounded: tuple[Played, ModelDouble],
 ) -> None:
     played, model = unbounded
 
-    assert size(model.prompts[-1]) > 4 * COMPACT_AT
+    assert size(sent(model)[-1]) > 4 * COMPACT_AT
     assert played.replayed().held
 
 
@@ -275,7 +273,7 @@ def test_a_fork_has_the_prompts_of_the_run_it_grew_from(
     whole: Whole, sandbox: WasmSandbox, turn: int
 ) -> None:
     made = whole.cut(sandbox, len(whole.records))
-    made.model.__init__(whole.plan, _up_to(whole, turn))  # type: ignore[misc]
+    made.model.answers = Plan(whole.plan, _up_to(whole, turn))
 
     run = made.session.fork(whole.id, turn=turn)
 

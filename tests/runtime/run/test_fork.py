@@ -14,16 +14,11 @@ from tests.attachments.builders import EVERYTHING
 from tests.runtime.run.cut_runs import (
     GOAL,
     ROOMY,
-    KeptAttachments,
-    Planned,
-    PlannedModel,
     Whole,
     World,
     in_doubt,
     keys_of,
-    ledger_of,
     played,
-    program,
     without_time,
     world,
 )
@@ -48,16 +43,22 @@ from tallystick.core.views.open_calls import call_key, open_calls
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import ModelError, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import LastingAttachments, ledger_of
+from tallystick.testing.models import ModelCall
+from tallystick.testing.plans import Planned, planned, program
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
     import_run_with_attachments,
     remove_run_with_attachments,
 )
+
+# Programs are run again by the guest up to the fork.
+NEEDS_GUEST = True
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +74,7 @@ INPUTS = [given_text("x y z")]
 
 @pytest.fixture(scope="module")
 def whole(sandbox: WasmSandbox) -> Whole:
-    return played(sandbox, *PLAN, inputs=INPUTS, attachments=KeptAttachments())
+    return played(sandbox, *PLAN, inputs=INPUTS, attachments=LastingAttachments())
 
 
 def beside(
@@ -87,7 +88,7 @@ def beside(
         attachments=whole.world.session.attachments,
         **more,
     )
-    made.model._replies = turn
+    made.plan.continue_at(turn)
     return made
 
 
@@ -185,7 +186,7 @@ def test_a_run_that_was_killed_is_forked_before_the_call_it_was_killed_in(
         sandbox, whole.plan, ledger=ledger_of(whole.id, before),
         attachments=whole.world.session.attachments,
     )  # fmt: skip
-    made.model._replies = 2
+    made.plan.continue_at(2)
 
     with pytest.raises(UsageError, match="has a call under way after turn 3"):
         made.session.fork(whole.id, turn=3)
@@ -212,7 +213,7 @@ def test_a_fork_after_the_last_turn_goes_on_however_the_run_ended(
     plan += [Planned("Hm."), Planned("Well."), Planned("So.")] if stop == "no_progress" else []
     made = world(sandbox, plan)
 
-    def before(request: ModelRequest) -> None:
+    def before(request: ModelCall) -> None:
         if len(request.messages) > 2 and stop == "model_error":
             raise ModelError(reason="auth_failure", message="no", billed=False)
 
@@ -272,9 +273,8 @@ def copied(ledger: object) -> MemoryLedger:
 def test_another_model_is_asked_from_there_on(
     whole: Whole, sandbox: WasmSandbox, turn: int
 ) -> None:
-    other = PlannedModel(whole.plan, name="fake:other")
-    other._replies = turn
-    made = beside(whole, sandbox, turn, models={"fake:model": PlannedModel(())})
+    other = planned(whole.plan, name="fake:other", place=turn)
+    made = beside(whole, sandbox, turn, models={"fake:model": planned(())})
     made.session.use(other)
 
     fork = made.session.fork(whole.id, turn=turn)
@@ -411,7 +411,7 @@ def test_a_fork_holds_what_it_needs_and_its_parent_stays(
 ) -> None:
     session, attachments = on_disk.world.session, on_disk.world.session.attachments
     assert isinstance(attachments, SqliteAttachments)
-    on_disk.world.model._replies = 2
+    on_disk.world.plan.continue_at(2)
     fork = session.fork(on_disk.id, turn=2)
     assert fork.answer == on_disk.run.answer
 
@@ -437,7 +437,7 @@ def test_a_fork_holds_nothing_that_came_after_its_turn(
     sandbox: WasmSandbox, on_disk: Whole
 ) -> None:
     session = on_disk.world.session
-    on_disk.world.model._replies = 0
+    on_disk.world.plan.continue_at(0)
     fork = session.fork(on_disk.id, turn=0, limits=RunLimits(turns=0))
     (first,) = only(own(on_disk.world, fork.run), RunForked)
     held = session.attachments.references(first.session_id)
@@ -450,7 +450,7 @@ def test_a_fork_that_was_moved_goes_on_where_it_was_imported(
     sandbox: WasmSandbox, on_disk: Whole, tmp_path: Path
 ) -> None:
     session = on_disk.world.session
-    on_disk.world.model._replies = 1
+    on_disk.world.plan.continue_at(1)
     fork = session.fork(on_disk.id, turn=1, limits=RunLimits(turns=2, tokens=10_000_000))
     assert fork.stop == "max_turns"
     moved = io.BytesIO()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
 
 from tallystick import NOT_RECEIVED, UNKNOWN
 from tallystick.attachments.memory import MemoryAttachments
@@ -29,34 +25,27 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.memory import MemoryLedger
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError, ModelReply
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import close_calls, runs_in_doubt
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block
 
 QUERY = block("out = llm_query_batched(['quick', 'slow'])\nFINAL(out)")
 TURN = block("FINAL('turn')")
 PLACES = ("turn", "query")
 
 
-@dataclass
-class Waiting(Costed):
-    """Waits for ever at the call that is to be left, as long as it `waits`."""
+def model_for(place: str, *, waits: bool) -> ModelDouble:
+    """A model that waits for ever at the call that is to be left, if it `waits`."""
 
-    place: str = "turn"
-    waits: bool = True
-    under_way: threading.Event = field(default_factory=threading.Event)
+    def answer(call: ModelCall) -> str | None:
+        slow = call.prompt == "slow" if place == "query" else not call.by_program
+        if slow and waits:
+            return None
+        return call.prompt if call.by_program else QUERY if place == "query" else TURN
 
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        prompt = request.messages[-1].text
-        query = prompt in ("quick", "slow")
-        slow = prompt == "slow" if self.place == "query" else not query
-        if slow and self.waits:
-            self.asked.append(prompt)
-            self.under_way.set()
-            await asyncio.sleep(60)
-        self.answer = lambda prompt: prompt if query else QUERY if self.place == "query" else TURN
-        return await super()._reply(request)
+    return ModelDouble(answer)
 
 
 @dataclass
@@ -69,8 +58,8 @@ class Left:
     attachments: MemoryAttachments
     sandbox: WasmSandbox
 
-    def opened(self, **more: Any) -> tuple[Session, Waiting]:
-        model = Waiting(place=self.place, waits=False)
+    def opened(self, **more: Any) -> tuple[Session, ModelDouble]:
+        model = model_for(self.place, waits=False)
         session = Session(
             model=model,
             ledger=self.ledger,
@@ -92,12 +81,12 @@ class Left:
 
 def stopped(sandbox: WasmSandbox, place: str) -> Left:
     ledger, attachments = MemoryLedger(), MemoryAttachments()
-    model = Waiting(place=place)
+    model = model_for(place, waits=True)
     session = Session(
         model=model, ledger=ledger, attachments=attachments, sandbox=sandbox, pricing=PRICING
     )
     going = session._loop.submit(session.arun("the goal"))
-    assert model.under_way.wait(20)
+    assert model.wait_until_hung()
     session.close()
     assert going.done()
     (row,) = ledger.runs()
@@ -220,7 +209,7 @@ class _Full(MemoryLedger):
 
 def test_a_call_that_was_left_when_its_sibling_failed_is_in_doubt(sandbox: WasmSandbox) -> None:
     ledger, attachments = _Full(), MemoryAttachments()
-    model = Waiting(place="query")
+    model = model_for("query", waits=True)
     session = Session(
         model=model, ledger=ledger, attachments=attachments, sandbox=sandbox, pricing=PRICING
     )
@@ -240,7 +229,7 @@ def test_a_call_that_was_left_when_its_sibling_failed_is_in_doubt(sandbox: WasmS
     assert again.resume(row.run, in_doubt="retry").answer == made.answer
 
 
-def _fail_quick(model: Waiting) -> Any:
+def _fail_quick(model: ModelDouble) -> Any:
     """Let the query beside the slow one fail once, for a moment."""
 
     def watch(run: str, record: Record) -> None:

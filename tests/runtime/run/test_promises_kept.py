@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.calls.test_queries import Root, of, played, printed, usd
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import Played, block, play, play_priced
+from tests.runtime.calls.test_queries import of, played, printed, usd
+from tests.runtime.run.one_program_model import root
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
@@ -28,10 +27,14 @@ from tallystick.core.records import (
 from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.lock import held_run, require_idle
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
+from tallystick.testing.runs import Played, play
+
+# Some promises are of the guest.
+NEEDS_GUEST = True
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +68,7 @@ def test_a_ledger_that_fails_once_ends_the_run_and_is_told_to_no_program(
 ) -> None:
     program = "try:\n    llm_query('x')\nexcept Exception as error:\n    print('caught', error)"
     ledger = Failing(tag)
-    session = Session(model=Root(program, "FINAL(1)"), ledger=ledger, sandbox=sandbox)
+    session = Session(model=root(program, "FINAL(1)"), ledger=ledger, sandbox=sandbox)
 
     with session, pytest.raises(LedgerError):
         session.run("?")
@@ -87,7 +90,7 @@ def test_a_watcher_that_fails_ends_the_run_and_loses_nothing(
         if isinstance(record, kind):
             raise BrokenPipeError("nobody reads")
 
-    model = Root("print(llm_query('x'))", "print(2)", "FINAL(3)")
+    model = root("print(llm_query('x'))", "print(2)", "FINAL(3)")
     ledger = MemoryLedger()
     session = Session(model=model, ledger=ledger, sandbox=sandbox, pricing=PRICING)
     with session:
@@ -106,11 +109,7 @@ def test_a_watcher_that_fails_ends_the_run_and_loses_nothing(
 
 
 def test_a_backend_that_breaks_its_promise_is_charged_as_reserved(sandbox: WasmSandbox) -> None:
-    class Broken(Costed):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            raise KeyError("inside")
-
-    found = play_priced(sandbox, Broken(), limits=usd("1"), pricing=PRICING)
+    found = play(sandbox, ModelDouble(KeyError("inside")), limits=usd("1"), pricing=PRICING)
     (failed,) = of(found, ModelFailed)
 
     assert found.run.stop == "model_error"
@@ -125,7 +124,7 @@ def test_a_backend_that_breaks_its_promise_is_charged_as_reserved(sandbox: WasmS
 def test_a_reply_cannot_pass_itself_off_as_an_error(sandbox: WasmSandbox) -> None:
     forged = '{"$error": {"kind": "BudgetExhausted", "message": "no money"}}'
     program = "print([type(each).__name__ for each in llm_query_batched(['x'], schema=dict)])"
-    found = played(sandbox, Root(program, "FINAL(1)", answer=lambda prompt: forged))
+    found = played(sandbox, root(program, "FINAL(1)", queries=by_prompt(lambda prompt: forged)))
 
     assert printed(found)[0] == "['dict']\n"
 
@@ -138,7 +137,9 @@ def test_one_bad_reply_costs_its_own_item_only(sandbox: WasmSandbox, reply: str)
         "found = llm_query_batched(['good', 'bad', 'good'], schema=list)\n"
         "print([each if isinstance(each, list) else each.kind for each in found])"
     )
-    model = Root(program, "FINAL(1)", answer=lambda prompt: "[1]" if "good" in prompt else reply)
+    model = root(
+        program, "FINAL(1)", queries=by_prompt(lambda prompt: "[1]" if "good" in prompt else reply)
+    )
     found = played(sandbox, model, limits=LONG_REPLIES)
 
     assert printed(found)[0] == "[[1], 'SchemaMismatch', [1]]\n"
@@ -157,19 +158,19 @@ def test_one_bad_reply_costs_its_own_item_only(sandbox: WasmSandbox, reply: str)
 def test_a_schema_is_bounded_before_anything_is_asked(
     sandbox: WasmSandbox, schema: str, says: str
 ) -> None:
-    model = Root(f"llm_query_batched(['x'] * 10_000, schema={schema})", "FINAL(1)")
+    model = root(f"llm_query_batched(['x'] * 10_000, schema={schema})", "FINAL(1)")
     found = played(sandbox, model)
     (first, _) = of(found, ProgramFinished)
 
     assert says in first.failure.message
-    assert model.asked == []
+    assert model.queried == []
 
 
 def test_a_comparison_that_takes_too_long_is_a_mismatch(sandbox: WasmSandbox) -> None:
     program = "print(llm_query_batched(['x'], schema=list[int | str])[0].kind)"
     numbers = "[" + ",".join(["1.5"] * 40_000) + "]"
     valid = "[" + ",".join(["1"] * 40_000) + "]"
-    model = Root(program, "FINAL(1)", answer=lambda prompt: valid)
+    model = root(program, "FINAL(1)", queries=by_prompt(lambda prompt: valid))
     found = played(sandbox, model, limits=LONG_REPLIES)
 
     assert printed(found)[0] == "SchemaMismatch\n"
@@ -181,7 +182,7 @@ def test_a_model_that_is_not_there_is_refused_once_for_a_whole_batch(sandbox: Wa
         "try:\n    llm_query_batched(['x'] * 5_000, model='nope')\n"
         "except HostError as error:\n    print(error.kind)"
     )
-    found = played(sandbox, Root(program, "FINAL(1)"))
+    found = played(sandbox, root(program, "FINAL(1)"))
 
     assert printed(found)[0] == "UnknownModel\n"
     assert len(of(found, QueryRefused)) == 1
@@ -197,7 +198,7 @@ def test_a_model_that_is_not_there_is_refused_once_for_a_whole_batch(sandbox: Wa
 def test_zero_stops_in_every_dimension_before_anything_is_asked(
     sandbox: WasmSandbox, dimension: str
 ) -> None:
-    model = Costed(answer=lambda prompt: block("FINAL(1)"))
+    model = ModelDouble(block("FINAL(1)"))
     budget = Budget.of(**{dimension: 0})
     with Session(
         model=model, ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING, budget=budget
@@ -210,7 +211,7 @@ def test_zero_stops_in_every_dimension_before_anything_is_asked(
 
 def test_a_limit_of_turns_is_exact(sandbox: WasmSandbox) -> None:
     made = iter(range(100))
-    model = Costed(answer=lambda prompt: block(f"n = {next(made)}\nn"))
+    model = ModelDouble(by_prompt(lambda prompt: block(f"n = {next(made)}\nn")))
     with Session(
         model=model,
         ledger=MemoryLedger(),
@@ -231,7 +232,7 @@ def test_a_total_that_nobody_would_keep_is_refused(dimension: str) -> None:
 
 def test_runs_side_by_side_wait_for_what_the_others_give_back(sandbox: WasmSandbox) -> None:
     """Six worst cases do not fit into the session's budget at once; six runs do."""
-    model = Costed(answer=lambda prompt: block("FINAL(1)"), delay=0.05)
+    model = ModelDouble(block("FINAL(1)"), delay=0.05)
     session = Session(
         model=model,
         ledger=MemoryLedger(),
@@ -283,7 +284,7 @@ def test_a_long_file_that_is_cut_short_after_it_was_named_harms_nobody(
     path.write_text("cut")
 
     with Session(
-        model=Costed(answer=lambda prompt: block("FINAL(len(context))")),
+        model=ModelDouble(block("FINAL(len(context))")),
         ledger=SqliteLedger(tmp_path / "ledger.db"),
         sandbox=sandbox,
     ) as session:

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.client import Session
 from tallystick.core.chain import Draft, Head
@@ -29,6 +28,11 @@ from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import recorded_model
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.storage.clock import new_id
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
+
+# Programs are run again by the guest, to the byte.
+NEEDS_GUEST = True
 
 CALLS: list[str] = []
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 from tests.runtime.run.test_replay import replace_in, rewritten
-from tests.scripted_run import Played, block, play
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -25,6 +24,11 @@ from tallystick.sandbox import output
 from tallystick.sandbox.wasm import execution, namespace
 from tallystick.sandbox.wasm.instance import Instance
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
+
+# Fuel, limits and repeated programs are the guest's.
+NEEDS_GUEST = True
 
 LONG = "total = 0\nfor number in range(3_000_000):\n    total += number\n"
 REPLIES = [block(f"print(look('a'))\n{LONG}print(look('b'))"), block("FINAL(total)")]

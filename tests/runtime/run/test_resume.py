@@ -15,23 +15,17 @@ from tests.runtime.run.cut_runs import (
     GOAL,
     ROOMY,
     Cancelling,
-    KeptAttachments,
-    Planned,
-    PlannedModel,
     SlowLedger,
     Whole,
     World,
     died,
     in_doubt,
     keys_of,
-    ledger_of,
     played,
-    program,
     reopened,
     without_time,
     world,
 )
-from tests.scripted_run import block
 
 from tallystick.client import LoopThread, Session
 from tallystick.core.chain import Head
@@ -63,13 +57,19 @@ from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import ModelError, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.testing.ledgers import LastingAttachments, ledger_of
+from tallystick.testing.models import ModelCall, block
+from tallystick.testing.plans import Planned, planned, program
 from tallystick.upkeep.transfer import export_run_with_attachments, import_run_with_attachments
+
+# Randomness, the clock and limits of repeated programs are the guest's.
+NEEDS_GUEST = True
 
 PLAN: Sequence[Planned] = (
     program("import random", "n = 20 + fetch('a')", "print(n, random.random())"),
@@ -208,7 +208,7 @@ def in_a_call(prompt: str | None) -> Where:
     """When it asks for itself the second time, or when a program asks."""
 
     def armed(cancelling: Cancelling, made: World) -> None:
-        def before(request: ModelRequest) -> Any:
+        def before(request: ModelCall) -> Any:
             cancelling.watch(request)
             own = request.messages[0].role == "system"
             last = request.messages[-1].text
@@ -380,7 +380,7 @@ def test_a_cancelled_call_that_used_up_the_budget_can_be_gone_on_with(
     cancelling = Cancelling()
     made = world(sandbox, (program("FINAL(7)"),))
 
-    def before(request: ModelRequest) -> Any:
+    def before(request: ModelCall) -> Any:
         cancelling.watch(request)
         cancelling.cancel()
         return asyncio.sleep(20)
@@ -507,7 +507,7 @@ def test_a_run_may_be_gone_on_with_as_often_as_it_stops(sandbox: WasmSandbox) ->
 # -- out of time -------------------------------------------------------------------------------
 
 
-def slow(request: ModelRequest) -> Any:
+def slow(request: ModelCall) -> Any:
     return asyncio.sleep(20) if request.messages[0].role == "system" else None
 
 
@@ -530,7 +530,7 @@ def test_a_run_that_was_out_of_time_goes_on_with_more(sandbox: WasmSandbox, wher
     plan = (program("n = 5", sources.get(where, "n")), program("FINAL(7)"))
     made = world(sandbox, plan, functions=[wait])
 
-    def before(request: ModelRequest) -> Any:
+    def before(request: ModelCall) -> Any:
         late = where == "a call" if request.messages[0].role == "system" else True
         return asyncio.sleep(20) if late else None
 
@@ -554,7 +554,7 @@ def test_a_run_that_was_out_of_time_goes_on_with_more(sandbox: WasmSandbox, wher
 def test_a_model_that_failed_is_asked_again(sandbox: WasmSandbox) -> None:
     made = world(sandbox, (program("n = 1", "print(n)"), program("FINAL(n + 6)")))
 
-    def denied(request: ModelRequest) -> None:
+    def denied(request: ModelCall) -> None:
         if len(request.messages) > 2:
             raise ModelError(reason="auth_failure", message="no key", billed=False)
 
@@ -676,7 +676,7 @@ def test_a_run_that_is_not_there_is_not_found(sandbox: WasmSandbox) -> None:
 
 def test_another_model_does_not_go_on_with_it(whole: Whole, sandbox: WasmSandbox) -> None:
     made = whole.cut(sandbox, 5)
-    made.session.use(PlannedModel(whole.plan, name="fake:other"))
+    made.session.use(planned(whole.plan, name="fake:other"))
     row = made.ledger.row(whole.id)
 
     with pytest.raises(ResumeRefused, match=r"asks fake:model, and this is fake:other"):
@@ -711,7 +711,7 @@ def test_other_prompts_do_not_go_on_with_it(whole: Whole, sandbox: WasmSandbox) 
 def test_functions_that_are_missing_are_named(whole: Whole, sandbox: WasmSandbox) -> None:
     ledger = ledger_of(whole.id, whole.records[:5])
     session = Session(
-        model=PlannedModel(whole.plan),
+        model=planned(whole.plan),
         ledger=ledger,
         sandbox=sandbox,
         attachments=whole.world.session.attachments,
@@ -726,7 +726,7 @@ def test_functions_that_are_missing_are_named(whole: Whole, sandbox: WasmSandbox
 def test_a_model_that_programs_wait_for_and_that_is_missing_is_named(
     sandbox: WasmSandbox,
 ) -> None:
-    other = PlannedModel((), name="fake:other")
+    other = planned((), name="fake:other")
     whole = played(
         sandbox,
         program("n = len(llm_query('one', model='fake:other'))", "print(n)"),
@@ -916,7 +916,7 @@ def test_attachments_that_are_gone_stop_it_before_anything_is_written(
     records = whole.records[:5]
     made = world(
         sandbox, whole.plan, ledger=ledger_of(whole.id, records), recorded=records,
-        attachments=KeptAttachments(),
+        attachments=LastingAttachments(),
     )  # fmt: skip
 
     with pytest.raises(Exception, match="attachment"):

@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 from tests.laws.test_costed_sessions import watched
-from tests.runtime.run.cut_runs import (
-    ROOMY,
-    Dead,
-    World,
-    died,
-    keys_of,
-    played,
-    program,
-    reopened,
-    world,
-)
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT
+from tests.runtime.run.cut_runs import ROOMY, Dead, World, died, keys_of, played, reopened, world
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Amount, Budget, ScopeRow
@@ -39,10 +28,14 @@ from tallystick.core.resume_errors import RunInDoubt
 from tallystick.core.views.open_calls import open_calls
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelRequest
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import NANO_IN, NANO_OUT, ModelCall
+from tallystick.testing.plans import program
+
+# What is repeated is counted in the fuel of the guest.
+NEEDS_GUEST = True
 
 pytestmark = pytest.mark.slow
 
@@ -203,7 +196,7 @@ def total(dead: Dead) -> ScopeRow:
 def dead_in(sandbox: WasmSandbox, folder: Path, where: str) -> Dead:
     """A run that was killed in a call: its own, or those of a batch."""
 
-    def when(request: ModelRequest) -> bool:
+    def when(request: ModelCall) -> bool:
         own = request.messages[0].role == "system"
         return len(request.messages) > 3 if own and where == "model" else (
             not own and where == "batch" and request.messages[0].text in ("a", "def")
@@ -334,7 +327,7 @@ def test_keys_are_never_used_twice_in_a_run_that_dies_again_and_again(
         seen |= keys_of(dead.run, records)
         made = dead.reopened(sandbox, total=TOTAL)
 
-        def dies(request: ModelRequest) -> None:
+        def dies(request: ModelCall) -> None:
             raise _Died
 
         made.model.before = dies

@@ -15,11 +15,9 @@ from tests.runtime.run.cut_runs import (
     GOAL,
     ROOMY,
     Dead,
-    KeptAttachments,
     Whole,
     died,
     played,
-    program,
     reopened,
     without_time,
     world,
@@ -35,11 +33,16 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.programs import execution
 from tallystick.sandbox.snapshot import packed, unpacked
 from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.testing.ledgers import LastingAttachments
+from tallystick.testing.plans import program
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
     import_run_with_attachments,
     remove_run_with_attachments,
 )
+
+# Snapshots are the guest's memory.
+NEEDS_GUEST = True
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +78,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def whole(sandbox: WasmSandbox) -> Whole:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "SNAPSHOT_FUEL", 0)
-        return played(sandbox, *PLAN, attachments=KeptAttachments())
+        return played(sandbox, *PLAN, attachments=LastingAttachments())
 
 
 def held(attachments: Attachments, records: list[Record]) -> SessionAttachments:
@@ -215,7 +218,7 @@ def test_a_snapshot_of_another_sandbox_is_passed_over(
     whole: Whole, sandbox: WasmSandbox, ran: list[str]
 ) -> None:
     """Its bytes are whole, and mean nothing here."""
-    store = KeptAttachments()
+    store = LastingAttachments()
     place = after(whole, SnapshotTaken, 1)
     taken = whole.records[place - 1]
     assert isinstance(taken, SnapshotTaken)

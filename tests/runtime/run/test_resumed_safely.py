@@ -7,8 +7,8 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,13 @@ from tests.runtime.run.cut_children import (
     TOTAL,
     WIDE,
     Said,
-    Talks,
     cut_off,
     holds,
     is_root,
     opened,
     says,
     spent,
-    turn_of,
 )
-from tests.scripted_run import block
 
 from tallystick import UNKNOWN
 from tallystick.attachments.sqlite import SqliteAttachments
@@ -48,7 +45,7 @@ from tallystick.core.views.open_calls import Lookup
 from tallystick.ledger.port import RunRow
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelReply, ModelRequest
+from tallystick.model.port import ModelReply
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import (
     is_child,
@@ -60,6 +57,7 @@ from tallystick.runtime.runs.history import (
 from tallystick.runtime.runs.lock import held_run, is_running
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import ModelCall, ModelDouble, Pauses, block
 from tallystick.upkeep.prune import Kept, Pruner
 from tallystick.upkeep.transfer import remove_run_with_attachments
 
@@ -68,7 +66,7 @@ KID = "FINAL('kid')"
 
 def answers(*programs: str) -> Said:
     """One program for each turn of a run."""
-    return lambda request: block(programs[turn_of(request)])
+    return lambda call: block(programs[call.turn])
 
 
 @pytest.fixture
@@ -84,25 +82,12 @@ def at_rest(ledger: SqliteLedger) -> list[RunRow]:
 # -- while its owner lives -----------------------------------------------------------------------
 
 
-class Waits(Talks):
-    """Waits in each of its calls until it is let go on."""
-
-    def __init__(self, *programs: str) -> None:
-        super().__init__(answers(*programs))
-        self.asked_now = threading.Semaphore(0)
-        self.lets = threading.Semaphore(0)
-
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        self.asked_now.release()
-        await asyncio.to_thread(self.lets.acquire, timeout=20)
-        return await super()._reply(request)
-
-
 @contextmanager
 def living(
-    sandbox: WasmSandbox, path: Path, model: Waits, **more: Any
+    sandbox: WasmSandbox, path: Path, pauses: Pauses, *programs: str, **more: Any
 ) -> Iterator[tuple[str, list[Run | BaseException]]]:
     """A run whose owner waits in its first call. Gives its id, and later what came of it."""
+    model = ModelDouble(answers(*programs), before=pauses)
     came: list[Run | BaseException] = []
     with SqliteLedger(path) as ledger, opened(sandbox, ledger, model, **more) as session:
 
@@ -115,20 +100,19 @@ def living(
         thread = threading.Thread(target=works)
         thread.start()
         try:
-            assert model.asked_now.acquire(timeout=20)
+            assert pauses.wait()
             (row,) = ledger.runs()
             yield row.run, came
         finally:
-            for _ in range(9):
-                model.lets.release()
+            pauses.allow(9)
             thread.join(20)
 
 
 def test_a_thief_that_is_refused_leaves_the_run_to_whoever_works_on_it(
     sandbox: WasmSandbox, ledger: SqliteLedger
 ) -> None:
-    model = Waits("FINAL('done')")
-    with living(sandbox, ledger.path, model) as (run, came):
+    pauses = Pauses()
+    with living(sandbox, ledger.path, pauses, "FINAL('done')") as (run, came):
         with opened(sandbox, ledger, says("FINAL('another')")) as session:
             with pytest.raises(RunInDoubt):
                 session.resume(run, steal=True)
@@ -136,7 +120,7 @@ def test_a_thief_that_is_refused_leaves_the_run_to_whoever_works_on_it(
             # So whoever does not mean to take it does not.
             with pytest.raises(UsageError, match="is running"):
                 session.resume(run, in_doubt="retry")
-        model.lets.release()
+        pauses.allow()
 
     (ended,) = came
     assert isinstance(ended, Run)
@@ -149,14 +133,14 @@ def test_what_a_living_owner_wrote_during_a_lookup_is_not_gone_over(
     sandbox: WasmSandbox, ledger: SqliteLedger
 ) -> None:
     """The call that was looked for has been answered and paid, and the next one is held."""
-    model = Waits("print(1)", "FINAL('done')")
+    pauses, programs = Pauses(), ("print(1)", "FINAL('done')")
 
     async def find(name: str, key: str) -> ModelReply | Lookup:
-        model.lets.release()
-        assert await asyncio.to_thread(model.asked_now.acquire, timeout=20)
+        pauses.allow()
+        assert await asyncio.to_thread(pauses.wait)
         return UNKNOWN
 
-    with living(sandbox, ledger.path, model, total=TOTAL) as (run, came):
+    with living(sandbox, ledger.path, pauses, *programs, total=TOTAL) as (run, came):
         session = opened(sandbox, ledger, says(KID), total=TOTAL, lookup=find)
         with pytest.raises(LedgerConflict) as caught:
             session.resume(run, steal=True, in_doubt="retry")
@@ -192,23 +176,12 @@ def test_what_is_no_id_is_no_run_and_no_file(
     assert not (tmp_path / "data" / "ledger.db-runs").exists()
 
 
-class Full(Talks):
-    """Has room for the root, and then for nobody."""
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return self._never() if self.keys else nullcontext()
-
-    @asynccontextmanager
-    async def _never(self) -> AsyncIterator[None]:
-        self.hung.set()
-        await asyncio.Event().wait()
-        yield
-
-
 def test_the_last_run_is_no_child_that_waits_for_the_model(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
-    model = Full(says("FINAL(rlm_query_batched(['child one', 'child two']))"))
+    model = ModelDouble(says("FINAL(rlm_query_batched(['child one', 'child two']))"))
+    # There is room for the root, and then for nobody.
+    model.admit = lambda before: model.hang() if before else None
     folder = cut_off(sandbox, tmp_path, model)
 
     with SqliteLedger(folder / "ledger.db") as ledger:
@@ -228,19 +201,19 @@ def test_the_last_run_is_no_child_that_waits_for_the_model(
 @pytest.fixture(scope="module")
 def inside(sandbox: WasmSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed while its child waited for its second reply."""
-    return cut_off(sandbox, tmp_path_factory.mktemp("in"), Talks(says(ONE, "print(1)", None)))
+    return cut_off(sandbox, tmp_path_factory.mktemp("in"), ModelDouble(says(ONE, "print(1)", None)))
 
 
 @pytest.fixture(scope="module")
 def stopped(sandbox: WasmSandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was cancelled there: the child and its parent have ends, and are gone on with."""
     folder = tmp_path_factory.mktemp("stopped")
-    model = Talks(says(ONE, "print(1)", None))
+    model = ModelDouble(says(ONE, "print(1)", None))
     with SqliteLedger(folder / "ledger.db") as ledger, opened(sandbox, ledger, model) as session:
 
         async def cancelled() -> None:
             running = asyncio.ensure_future(session.arun(GOAL, limits=WIDE))
-            assert await asyncio.to_thread(model.hung.wait, 20)
+            assert await asyncio.to_thread(model.wait_until_hung)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
@@ -389,10 +362,10 @@ def peeking(hangs: threading.Event | None) -> RunFunction:
     return peek
 
 
-def of_child(request: ModelRequest) -> str:
-    if len(request.messages) == 1:
+def of_child(call: ModelCall) -> str:
+    if call.by_program:
         return "said"
-    return block(CAUGHT if is_root(request) else "print(llm_query('x'), peek())\nFINAL('kid')")
+    return block(CAUGHT if is_root(call) else "print(llm_query('x'), peek())\nFINAL('kid')")
 
 
 @pytest.fixture(scope="module")
@@ -402,10 +375,10 @@ def peeked(sandbox: WasmSandbox, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return cut_off(
         sandbox,
         tmp_path_factory.mktemp("peeked"),
-        Talks(of_child),
+        ModelDouble(of_child),
         until=hangs,
         functions=[peeking(hangs)],
-        models={"fake:two": Talks(of_child, name="fake:two")},
+        models={"fake:two": ModelDouble(of_child, name="fake:two")},
     )
 
 
@@ -434,7 +407,7 @@ def test_a_child_that_cannot_be_gone_on_with_is_not_the_programs_to_handle(
     with SqliteLedger(folder / "ledger.db") as ledger:
         heads = [row.head for row in at_rest(ledger)]
         parent, child = (row.run for row in at_rest(ledger))
-        named = {name: Talks(of_child, name=name) for name in models}
+        named = {name: ModelDouble(of_child, name=name) for name in models}
 
         session = opened(sandbox, ledger, of_child, models=named, functions=[peeking(None)])
         with pytest.raises(ResumeRefused, match=why) as caught:
@@ -450,7 +423,7 @@ def test_where_everything_is_there_it_goes_on(
     shutil.copytree(peeked, tmp_path / "peeked")
     with SqliteLedger(tmp_path / "peeked" / "ledger.db") as ledger:
         parent, child = (row.run for row in at_rest(ledger))
-        two = {"fake:two": Talks(of_child, name="fake:two")}
+        two = {"fake:two": ModelDouble(of_child, name="fake:two")}
         with opened(sandbox, ledger, of_child, functions=[peeking(None)], models=two) as session:
             assert session.resume(parent).answer == "kid"
 
@@ -466,7 +439,7 @@ def test_a_child_that_somebody_else_goes_on_with_is_waited_for(
     with SqliteLedger(tmp_path / "peeked" / "ledger.db") as ledger:
         heads = [row.head for row in at_rest(ledger)]
         parent, child = (row.run for row in at_rest(ledger))
-        two = {"fake:two": Talks(of_child, name="fake:two")}
+        two = {"fake:two": ModelDouble(of_child, name="fake:two")}
         with (
             opened(sandbox, ledger, of_child, functions=[peeking(None)], models=two) as session,
             held_run(ledger, child),
@@ -480,22 +453,6 @@ def test_a_child_that_somebody_else_goes_on_with_is_waited_for(
 # -- while a fork grows ----------------------------------------------------------------------------
 
 
-class Admits(Talks):
-    """Does something while a run waits for it, before that has written anything."""
-
-    def __init__(self, said: Said, meanwhile: Callable[[], None]) -> None:
-        super().__init__(said)
-        self._meanwhile = meanwhile
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        @asynccontextmanager
-        async def admitted() -> AsyncIterator[None]:
-            await asyncio.to_thread(self._meanwhile)
-            yield
-
-        return admitted()
-
-
 def test_a_run_stays_while_a_fork_is_about_to_grow_from_it(
     sandbox: WasmSandbox, ledger: SqliteLedger
 ) -> None:
@@ -505,6 +462,7 @@ def test_a_run_stays_while_a_fork_is_about_to_grow_from_it(
     told: list[str] = []
 
     def meanwhile() -> None:
+        # While the fork waits for the model, before it has written anything.
         if told:
             return
         with SqliteLedger(ledger.path) as other, SqliteAttachments(other.file) as kept:
@@ -515,7 +473,8 @@ def test_a_run_stays_while_a_fork_is_about_to_grow_from_it(
             with pytest.raises(UsageError, match=f"run {run} stays: run .* grew from it"):
                 remove_run_with_attachments(other, kept, run)
 
-    with opened(sandbox, ledger, Admits(said, meanwhile)) as session:
+    model = ModelDouble(said, admit=lambda before: asyncio.to_thread(meanwhile))
+    with opened(sandbox, ledger, model) as session:
         fork = session.fork(run, turn=1)
 
         assert fork.answer == "a"
@@ -595,12 +554,12 @@ def test_a_ledger_that_is_reached_by_two_names_has_one_lock_for_a_run(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
     path = tmp_path / "data" / "ledger.db"
-    model = Waits("FINAL('done')")
+    pauses = Pauses()
     with SqliteLedger(path):
         pass
     (tmp_path / "link.db").symlink_to(path)
     (tmp_path / "folder").symlink_to(path.parent)
-    with living(sandbox, path, model) as (run, _):
+    with living(sandbox, path, pauses, "FINAL('done')") as (run, _):
         for other in (tmp_path / "link.db", tmp_path / "folder" / "ledger.db"):
             with SqliteLedger(other) as ledger, opened(sandbox, ledger, says(KID)) as session:
                 assert is_running(ledger, run)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.core.charge import RunLimits
 from tallystick.core.machine import machine
@@ -21,10 +16,11 @@ from tallystick.core.records import (
     intent_of,
 )
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import Heard, ModelReply, ModelRequest
-from tallystick.model.scripted import ScriptedModel, ScriptedReply
+from tallystick.model.scripted import ScriptedReply
 from tallystick.runtime.runs.history import recorded_model
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import ModelDouble, block
+from tallystick.testing.runs import Played, play
 
 BUSY = ScriptedReply(error="slow down", reason="rate_limit", retry_after_ms=1)
 ANSWER = ScriptedReply(text=block("FINAL(6 * 7)"))
@@ -99,40 +95,17 @@ def test_a_recorded_model_repeats_the_failures_too(sandbox: WasmSandbox) -> None
     assert failed.retry_after_ms == 1
 
 
-class Crowded:
-    """A model whose provider lets nobody in; `let_in` of them are, before that."""
-
-    name = "crowded"
-
-    def __init__(self, *, let_in: int = 0) -> None:
-        self._let_in = let_in
-        self._script = ScriptedModel.of(block("print('so far')"))
-        self.waiting = 0
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return self._admitted()
-
-    @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
-        if self._let_in == 0:
-            self.waiting += 1
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.waiting -= 1
-        self._let_in -= 1
-        yield
-
-    async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
-        return await self._script.ask(request, heard=heard)
-
-    async def close(self) -> None: ...
+def crowded(*, let_in: int = 0) -> ModelDouble:
+    """A model whose provider admits so many calls, and then none."""
+    model = ModelDouble(block("print('so far')"))
+    model.admit = lambda before: None if before < let_in else model.hang()
+    return model
 
 
 def test_a_run_whose_time_is_over_before_it_is_let_in_ends_by_its_deadline(
     sandbox: WasmSandbox,
 ) -> None:
-    model = Crowded()
+    model = crowded()
 
     played = play(sandbox, model, limits=RunLimits(wall_ms=50))
 
@@ -146,7 +119,7 @@ def test_a_run_whose_time_is_over_before_it_is_let_in_ends_by_its_deadline(
 def test_a_run_that_waits_too_long_later_has_nothing_open_gives_what_it_has_and_replays(
     sandbox: WasmSandbox,
 ) -> None:
-    played = play(sandbox, Crowded(let_in=1), limits=RunLimits(wall_ms=500))
+    played = play(sandbox, crowded(let_in=1), limits=RunLimits(wall_ms=500))
 
     assert (played.run.stop, played.run.answer, played.run.partial) == ("deadline", "so far", True)
     intents = [each for each in map(intent_of, played.records) if each is not None]

@@ -6,13 +6,15 @@ import mmap
 from pathlib import Path
 
 import pytest
-from tests.runtime.run.cut_runs import GOAL, KeptAttachments, program, world
+from tests.runtime.run.cut_runs import GOAL, world
 
 from tallystick.core.errors import UsageError
 from tallystick.runtime.context.inputs import Input
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.backend import WasmBackend
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import LastingAttachments
+from tallystick.testing.plans import program
 
 MOST = (1 << 31) - 1
 
@@ -28,7 +30,7 @@ def text_of(path: Path, size: int) -> HostText:
 def test_over_two_gigabytes_is_refused_and_nothing_is_written(
     sandbox: WasmSandbox, tmp_path: Path
 ) -> None:
-    kept = KeptAttachments()
+    kept = LastingAttachments()
     plan = [program("FINAL(len(context))")]
     here = world(sandbox, plan, bare=True, attachments=kept)
     text = text_of(tmp_path / "big.txt", MOST + 1)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scripted_run import Played, block, play
 
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
@@ -19,6 +18,8 @@ from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.text import HostText
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import block
+from tallystick.testing.runs import Played, play
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, nullcontext
-
 import pytest
-from tests.scripted_run import block, play
 
-from tallystick.core.charge import ModelUsage
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import Heard, ModelReply, ModelRequest
+from tallystick.model.port import ModelReply
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import ModelDouble, block, reported
+from tallystick.testing.runs import play
 
 HALF = "\ud83d"
 
 
-class Halves:
-    """Says its lines as they are, or breaks with one."""
-
-    name = "scripted"
-
-    def __init__(self, *lines: str | Exception) -> None:
-        self._lines = list(lines)
-
-    def admitted(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
-        said = self._lines.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        usage = ModelUsage(tokens_in=10, tokens_out=10, reported=True)
-        return ModelReply(text=said, usage=usage, served_by=HALF, finish=HALF)
-
-    async def close(self) -> None: ...
+def halves(*lines: str | Exception) -> ModelDouble:
+    """A model that says these lines as they are, or fails with one."""
+    return ModelDouble(
+        [
+            each
+            if isinstance(each, Exception)
+            else ModelReply(text=each, usage=reported(10, 10), served_by=HALF, finish=HALF)
+            for each in lines
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +37,7 @@ class Halves:
 def test_a_reply_with_half_of_a_pair_is_read_and_written(
     sandbox: WasmSandbox, lines: list[str], answer: str
 ) -> None:
-    played = play(sandbox, Halves(*lines))
+    played = play(sandbox, halves(*lines))
 
     assert played.run.answer == answer
     assert verify_ledger(played.ledger).ok
@@ -56,7 +45,7 @@ def test_a_reply_with_half_of_a_pair_is_read_and_written(
 
 
 def test_a_backend_that_breaks_with_half_of_a_pair_ends_the_run(sandbox: WasmSandbox) -> None:
-    played = play(sandbox, Halves(RuntimeError(f"no {HALF}")))
+    played = play(sandbox, halves(RuntimeError(f"no {HALF}")))
 
     assert played.run.stop == "model_error"
     assert played.run.detail == "unknown: the backend broke (RuntimeError)"

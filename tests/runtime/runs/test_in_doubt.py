@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 from tests.ledger.builders import draft, drafted, run_id
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
 from tests.upkeep.transfer_builders import started
 
 from tallystick.client import Session
@@ -38,17 +36,15 @@ from tallystick.ledger.port import Ledger
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.in_doubt import close_calls, doubtful_run, runs_in_doubt, status_of
 from tallystick.runtime.runs.lock import held_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
 
 # They take long: CI runs them.
-pytestmark = pytest.mark.slow
-
 AT = 1_700_000_000_000
 SENT: list[str] = []
 
@@ -68,20 +64,16 @@ REPLIES = [
 ]
 
 
-class Turns(Costed):
-    """Answers the run's prompts by its turn, and programs' prompts with a word."""
-
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        said = request.messages[-1].text
-        turn = sum(each.role == "assistant" for each in request.messages)
-        of_program = len(request.messages) == 1
-        self.answer = lambda prompt: f"said {said}" if of_program else REPLIES[turn]
-        return await super()._reply(request)
+def turns() -> ModelDouble:
+    """A model that answers the run by its turn, and programs with a word."""
+    return ModelDouble(
+        lambda call: REPLIES[call.turn], queries=by_prompt(lambda prompt: f"said {prompt}")
+    )
 
 
 def opened(sandbox: WasmSandbox, ledger: Ledger, like: Session | None = None) -> Session:
     return Session(
-        model=Turns(),
+        model=turns(),
         functions=[send],
         ledger=ledger,
         attachments=None if like is None else like.attachments,
@@ -229,6 +221,7 @@ def test_a_chain_that_does_not_hold_is_not_gone_on_with(tmp_path: Path) -> None:
             close_calls(ledger, run_id(1), charge=True, scopes=None, at=AT)
 
 
+@pytest.mark.slow
 def test_a_thousand_runs_are_looked_through_in_a_second(tmp_path: Path) -> None:
     bulk = [draft(number, text="x" * 2_000) for number in range(5)]
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
@@ -257,18 +250,15 @@ DIES = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.runtime.run.priced_model import PRICING
-from tests.runtime.runs.test_in_doubt import Turns, send
+from tests.runtime.runs.test_in_doubt import send, turns
 from tallystick.core.budget.amount import Budget
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.client import Session
-class Dies(Turns):
-    async def _reply(self, request):
-        if len(self.asked) == 2:
-            os._exit(9)
-        return await super()._reply(request)
+from tallystick.testing.models import PRICING
+model = turns()
+model.before = lambda call: os._exit(9) if call.number == 2 else None
 ledger = SqliteLedger(Path(sys.argv[1]))
-session = Session(model=Dies(), functions=[send], ledger=ledger, pricing=PRICING,
+session = Session(model=model, functions=[send], ledger=ledger, pricing=PRICING,
                   total=Budget.of(usd=1))
 session.run("what is it, in the end of all this?")
 """
@@ -282,9 +272,10 @@ def total(ledger: SqliteLedger) -> tuple[int, int]:
     return row.spent.usd or 0, row.reserved.usd or 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("charge", [True, False])
 def test_what_was_held_is_closed_with_the_calls_of_a_killed_run(
-    sandbox: WasmSandbox, tmp_path: Path, charge: bool
+    wasm_sandbox: WasmSandbox, tmp_path: Path, charge: bool
 ) -> None:
     path = tmp_path / "data" / "ledger.db"
     path.parent.mkdir()
@@ -307,10 +298,10 @@ def test_what_was_held_is_closed_with_the_calls_of_a_killed_run(
         again = close_calls(ledger, doubt.run, charge=charge, scopes=scopes, at=AT)
         assert (again.calls, again.holds) == (0, 0)
         session = Session(
-            model=Turns(),
+            model=turns(),
             functions=[send],
             ledger=ledger,
-            sandbox=sandbox,
+            sandbox=wasm_sandbox,
             pricing=PRICING,
             total=Budget.of(usd=1),
         )

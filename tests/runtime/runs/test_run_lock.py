@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 from tests.descriptors import new_descriptors, open_descriptors
-from tests.runtime.run.priced_model import Costed
-from tests.scripted_run import block
 from tests.unprivileged import unprivileged
 
 from tallystick.client import Session
@@ -26,6 +24,7 @@ from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.lock import held_run, is_running, require_idle, running_runs
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.storage.clock import new_id
+from tallystick.testing.models import ModelDouble, block, by_prompt
 
 pytestmark = pytest.mark.slow
 
@@ -35,24 +34,16 @@ RUN = "01M7H9059YPYTCBKVW1YQJBKX4"
 WORKS = """
 import asyncio, sys
 from pathlib import Path
-from tests.scripted_run import block
-from tests.runtime.run.priced_model import Costed
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.client import Session
+from tallystick.testing.models import ModelDouble, programs
 
-class Waiting(Costed):
-    calls = 0
+def before(call):
+    print("asked", call.request.key, flush=True)
+    return asyncio.to_thread(sys.stdin.readline) if call.number == 1 else None
 
-    async def _reply(self, request):
-        self.calls += 1
-        print("asked", request.key, flush=True)
-        if self.calls == 2:
-            await asyncio.to_thread(sys.stdin.readline)
-        said = ["n = 20", "print(n)", "FINAL(n)"][self.calls - 1]
-        self.answer = lambda prompt: block(said)
-        return await super()._reply(request)
-
-with Session(model=Waiting(), ledger=SqliteLedger(Path(sys.argv[1]))) as session:
+model = ModelDouble(programs("n = 20", "print(n)", "FINAL(n)"), before=before)
+with Session(model=model, ledger=SqliteLedger(Path(sys.argv[1]))) as session:
     try:
         print("ended", session.run("what is it?").stop, flush=True)
     except BaseException as error:
@@ -333,17 +324,17 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
             each.close()
 
 
-def opened(sandbox: WasmSandbox, ledger: SqliteLedger) -> tuple[Session, Costed, str]:
-    model = Costed(answer=lambda prompt: block("FINAL(n + 1)"))
+def opened(sandbox: WasmSandbox, ledger: SqliteLedger) -> tuple[Session, ModelDouble, str]:
+    model = ModelDouble(block("FINAL(n + 1)"))
     session = Session(model=model, ledger=ledger, sandbox=sandbox)
     (row,) = ledger.runs()
     return session, model, row.run
 
 
 def test_a_run_is_refused_while_its_process_lives_and_goes_on_when_it_was_killed(
-    sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
+    wasm_sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
 ) -> None:
-    session, model, run = opened(sandbox, ledger)
+    session, model, run = opened(wasm_sandbox, ledger)
     before = whole_records(ledger, run)
     for _ in range(2):
         with pytest.raises(UsageError, match=f"run {run} is running") as caught:
@@ -369,9 +360,9 @@ def test_a_run_is_refused_while_its_process_lives_and_goes_on_when_it_was_killed
 
 
 def test_a_thief_ends_the_run_and_the_zombie_writes_and_asks_nothing_more(
-    sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
+    wasm_sandbox: WasmSandbox, ledger: SqliteLedger, worker: Worker
 ) -> None:
-    session, _, run = opened(sandbox, ledger)
+    session, _, run = opened(wasm_sandbox, ledger)
 
     ended = session.resume(run, in_doubt="retry", steal=True)
     after = whole_records(ledger, run)
@@ -430,7 +421,7 @@ def test_a_lock_that_cannot_be_removed_is_a_warning_and_not_a_failure(
         return block(program if "the root" in prompt else "FINAL('child')")
 
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
-        session = Session(model=Costed(answer=answer), ledger=ledger, sandbox=sandbox)
+        session = Session(model=ModelDouble(by_prompt(answer)), ledger=ledger, sandbox=sandbox)
         with session, monkeypatch.context() as patched:
             held = _Held(patched)
             with pytest.warns(CleanUpWarning, match="could not be removed: Permission denied"):

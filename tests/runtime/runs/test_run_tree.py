@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.runtime.calls.test_children import WIDE, Logged, Says, Tree
-from tests.runtime.run.priced_model import PRICING, Costed
-from tests.scripted_run import block
+from tests.runtime.calls.child_models import is_root
+from tests.runtime.calls.test_children import WIDE, says, tree
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
@@ -31,10 +29,11 @@ from tallystick.core.records import (
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.verify import verify_ledger
-from tallystick.model.port import ModelReply, ModelRequest
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.tree import Node, RunTree, open_records, tree_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.ledgers import CutLedger
+from tallystick.testing.models import PRICING, ModelDouble, block
 
 MIXED = (
     "found = rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c'])\n"
@@ -68,10 +67,10 @@ def nodes_of(node: Node) -> list[Node]:
 
 
 @pytest.mark.parametrize(
-    ("model", "goal"), [(Tree(), "count 4 now"), (Says(MIXED), "the root")], ids=["tree", "mixed"]
+    ("model", "goal"), [(tree(), "count 4 now"), (says(MIXED), "the root")], ids=["tree", "mixed"]
 )
 def test_at_every_record_the_sum_is_of_all_calls_so_far_and_at_the_end_the_charge(
-    sandbox: WasmSandbox, model: Costed, goal: str
+    sandbox: WasmSandbox, model: ModelDouble, goal: str
 ) -> None:
     tally, paid, guard = RunTree(), [Charge()], threading.Lock()
     wrong: list[tuple[Record, Charge]] = []
@@ -116,7 +115,7 @@ def test_a_watcher_is_told_how_many_wait_for_a_place(sandbox: WasmSandbox) -> No
     program = "FINAL(len(rlm_query_batched(['q'] * 40, contexts=['c'] * 40)))"
     watcher = Watcher()
 
-    run = opened(sandbox, Says(program)).run("the root", limits=WIDE, watch=watcher)
+    run = opened(sandbox, says(program)).run("the root", limits=WIDE, watch=watcher)
 
     assert run.answer == "40"
     assert watcher.most >= 40 - 32
@@ -126,20 +125,20 @@ def test_a_watcher_is_told_how_many_wait_for_a_place(sandbox: WasmSandbox) -> No
 # -- cut off, and gone on with ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("start", [0, 1, 2])
 def test_what_was_spent_before_a_crash_is_counted_once(sandbox: WasmSandbox, start: int) -> None:
-    ledger, attachments = Logged(), MemoryAttachments()
-    run = opened(sandbox, Tree(), ledger, attachments).run("count 4 now", limits=WIDE)
+    ledger, attachments = CutLedger(), MemoryAttachments()
+    run = opened(sandbox, tree(), ledger, attachments).run("count 4 now", limits=WIDE)
     acts = list(ledger.acts)
 
     for cut in range(6 + start * 3, len(acts), 9):
-        before = Logged(acts[:cut])
+        before = CutLedger(acts[:cut])
         records = whole_records(before, run.run)
         if not records:
             continue
         tally = RunTree(records, open_records(before, records))
         spent = tally.root.used
-        ended = opened(sandbox, Tree(), before, attachments).resume(
+        ended = opened(sandbox, tree(), before, attachments).resume(
             run.run, in_doubt="retry", watch=counting(tally)
         )
 
@@ -149,28 +148,12 @@ def test_what_was_spent_before_a_crash_is_counted_once(sandbox: WasmSandbox, sta
         assert tree_of(before, run.run).charge == ended.charge
 
 
-class Slow(Says):
-    """Answers the root at once, and of the others the first one; those after it wait for ever."""
-
-    def __init__(self, program: str, *, waits: bool) -> None:
-        super().__init__(program)
-        self.waits = waits
-        self.under_way = threading.Semaphore(0)
-
-    async def _reply(self, request: ModelRequest) -> ModelReply:
-        root = any("the root" in each.text for each in request.messages)
-        if not root and self.waits and len(self.asked) > 1:
-            self.asked.append("")
-            self.under_way.release()
-            await asyncio.sleep(60)
-        return await super()._reply(request)
-
-
 @pytest.fixture
 def cancelled(sandbox: WasmSandbox) -> tuple[MemoryLedger, MemoryAttachments, str]:
     """A tree that was stopped while one child had answered and two were being answered."""
     ledger, attachments = MemoryLedger(), MemoryAttachments()
-    model = Slow("FINAL(rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c']))", waits=True)
+    model = says("FINAL(rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c']))")
+    model.before = lambda call: model.hang() if call.number > 1 and not is_root(call) else None
     session = opened(sandbox, model, ledger, attachments)
     answered = threading.Event()
 
@@ -179,8 +162,7 @@ def cancelled(sandbox: WasmSandbox) -> tuple[MemoryLedger, MemoryAttachments, st
             answered.set()
 
     going = session._loop.submit(session.arun("the root", limits=WIDE, watch=watch))
-    for _ in range(2):
-        assert model.under_way.acquire(timeout=20)
+    assert model.wait_until_hung(2)
     assert answered.wait(20)
     session.close()
     assert going.done()
@@ -205,7 +187,7 @@ def test_a_tree_that_was_stopped_goes_on_where_each_of_its_runs_was(
     assert sorted(stops) == ["answered", "cancelled", "cancelled"]
     tally = RunTree(before, open_records(ledger, before))
     assert tally.root.used == stopped.charge
-    model = Slow("", waits=False)
+    model = says("")
     session = opened(sandbox, model, ledger, attachments)
 
     with pytest.raises(RunInDoubt) as caught:
@@ -257,7 +239,7 @@ def test_a_watcher_that_fails_at_a_child_harms_neither_the_child_nor_the_run(
         if isinstance(record, kind) and run != told[0]:
             raise BrokenPipeError("nobody reads")
 
-    model = Says("FINAL(rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c']))")
+    model = says("FINAL(rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c']))")
     session = opened(sandbox, model)
 
     run = session.run("the root", limits=WIDE, watch=watch)
@@ -276,7 +258,7 @@ def test_a_watcher_that_fails_at_everything_ends_the_run_and_loses_nothing(
             raise BrokenPipeError("nobody reads")
 
     broken: list[int] = []
-    model = Says("print(rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c']))")
+    model = says("print(rlm_query_batched(['q'] * 3, contexts=['a', 'b', 'c']))")
     session = opened(sandbox, model)
 
     with pytest.raises(BrokenPipeError):
@@ -291,7 +273,7 @@ def test_a_watcher_that_fails_at_everything_ends_the_run_and_loses_nothing(
 
 def test_a_program_that_is_left_has_no_live_children_any_more(sandbox: WasmSandbox) -> None:
     tally = RunTree()
-    model = Says("FINAL(1)", child=block("while True: pass"))
+    model = says("FINAL(1)", child=block("while True: pass"))
     session = opened(sandbox, model)
     run = session.run("the root", limits=WIDE, watch=counting(tally))
     begun = ChildBegun(intent=9, program=2, item=0, run="child", request_sha256="")

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.run.priced_model import NANO_IN, NANO_OUT, PRICES, PRICING, Costed
-from tests.scripted_run import block
 
 from tallystick.cli.commands.inspect import _receipt_lines
 from tallystick.client import Session
@@ -27,11 +25,21 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.model.port import ModelError, ModelReply, ModelRequest
+from tallystick.model.port import ModelError
 from tallystick.model.price_table import Pricing
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.testing.models import (
+    NANO_IN,
+    NANO_OUT,
+    PRICES,
+    PRICING,
+    ModelDouble,
+    block,
+    by_prompt,
+    reported,
+)
 
 ROOMY = 10_000_000
 
@@ -53,15 +61,17 @@ class Ran:
         return [each for each in self.records if isinstance(each, kind)]
 
 
-def ran(sandbox: WasmSandbox, model: Costed, allowed: RunLimits, pricing: Pricing = PRICING) -> Ran:
+def ran(
+    sandbox: WasmSandbox, model: ModelDouble, allowed: RunLimits, pricing: Pricing = PRICING
+) -> Ran:
     session = Session(model=model, ledger=MemoryLedger(), sandbox=sandbox, pricing=pricing)
     return Ran(session, session.run("what is it?", limits=allowed))
 
 
-def counting(turns: int = 100) -> Costed:
+def counting(turns: int = 100) -> ModelDouble:
     """Writes a program each turn that answers nothing."""
     made = iter(range(turns))
-    return Costed(answer=lambda prompt: block(f"n = {next(made)}\nn"))
+    return ModelDouble(by_prompt(lambda prompt: block(f"n = {next(made)}\nn")))
 
 
 def test_a_run_stops_before_the_call_that_might_pass_its_cap(sandbox: WasmSandbox) -> None:
@@ -81,7 +91,7 @@ def test_a_run_stops_before_the_call_that_might_pass_its_cap(sandbox: WasmSandbo
 def test_what_is_reserved_is_the_worst_and_is_written_before_the_call(
     sandbox: WasmSandbox,
 ) -> None:
-    found = ran(sandbox, Costed(answer=lambda prompt: block("FINAL(1)")), limits("1"))
+    found = ran(sandbox, ModelDouble(block("FINAL(1)")), limits("1"))
     (asked,), (replied,) = found.only(AskModel), found.only(ModelReplied)
 
     reserved = asked.reserved
@@ -93,7 +103,7 @@ def test_what_is_reserved_is_the_worst_and_is_written_before_the_call(
 
 
 def test_the_reply_is_capped_by_what_is_left_and_the_request_says_so(sandbox: WasmSandbox) -> None:
-    model = Costed(answer=lambda prompt: block("FINAL(1)"))
+    model = ModelDouble(block("FINAL(1)"))
     found = ran(sandbox, model, limits("0.004", reply_tokens=4_096))
     (asked,) = found.only(AskModel)
 
@@ -126,11 +136,7 @@ def test_the_reply_is_capped_by_what_is_left_and_the_request_says_so(sandbox: Wa
 def test_a_report_that_cannot_be_true_settles_at_what_was_reserved(
     sandbox: WasmSandbox, usage: ModelUsage, flag: str
 ) -> None:
-    class Lying(Costed):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            return ModelReply(text=block("FINAL(1)"), usage=usage)
-
-    found = ran(sandbox, Lying(), limits("1"))
+    found = ran(sandbox, ModelDouble(block("FINAL(1)"), usage=usage), limits("1"))
     (asked,), (replied,) = found.only(AskModel), found.only(ModelReplied)
 
     assert (replied.settled.figures, replied.settled.flags) == ("reserved", (flag,))
@@ -140,12 +146,7 @@ def test_a_report_that_cannot_be_true_settles_at_what_was_reserved(
 def test_a_report_beyond_the_reservation_is_recorded_and_the_next_call_refused(
     sandbox: WasmSandbox,
 ) -> None:
-    class Greedy(Costed):
-        async def ask(self, request: ModelRequest, *, heard: object = None) -> ModelReply:
-            usage = ModelUsage(tokens_in=900_000, tokens_out=1, reported=True)
-            return ModelReply(text=block("n = 1\nn"), usage=usage)
-
-    found = ran(sandbox, Greedy(), limits("0.5"))
+    found = ran(sandbox, ModelDouble(block("n = 1\nn"), usage=reported(900_000, 1)), limits("0.5"))
     (replied,) = found.only(ModelReplied)
 
     assert replied.settled.flags == ("over_reserved",)
@@ -155,7 +156,7 @@ def test_a_report_beyond_the_reservation_is_recorded_and_the_next_call_refused(
 
 def test_what_was_refused_before_any_work_costs_nothing(sandbox: WasmSandbox) -> None:
     failures = [ModelError(reason="rate_limit", message="later", status=429, billed=False)]
-    model = Costed(answer=lambda prompt: block("FINAL(1)"), failures=failures)
+    model = ModelDouble(block("FINAL(1)"), failures=failures)
     found = ran(sandbox, model, limits("1"))
     (failed,) = found.only(ModelFailed)
 
@@ -165,7 +166,7 @@ def test_what_was_refused_before_any_work_costs_nothing(sandbox: WasmSandbox) ->
 
 def test_what_may_have_been_billed_is_charged_as_reserved(sandbox: WasmSandbox) -> None:
     failures = [ModelError(reason="timeout", message="no reply")]
-    model = Costed(answer=lambda prompt: block("FINAL(1)"), failures=failures)
+    model = ModelDouble(block("FINAL(1)"), failures=failures)
     found = ran(sandbox, model, limits("1"))
     (failed,) = found.only(ModelFailed)
     first = found.only(AskModel)[0]
@@ -175,7 +176,7 @@ def test_what_may_have_been_billed_is_charged_as_reserved(sandbox: WasmSandbox) 
 
 
 def test_a_cancelled_call_is_written_and_charged(sandbox: WasmSandbox) -> None:
-    model = Costed(delay=30)
+    model = ModelDouble(delay=30)
     ledger = MemoryLedger()
 
     async def cancelled() -> None:
@@ -205,7 +206,7 @@ def test_a_cancelled_call_is_written_and_charged(sandbox: WasmSandbox) -> None:
 
 
 def test_under_a_cap_in_dollars_an_unknown_price_is_refused(sandbox: WasmSandbox) -> None:
-    model = Costed(name="nobody:knows")
+    model = ModelDouble(name="nobody:knows")
     found = ran(sandbox, model, limits("1"))
 
     assert (found.run.stop, model.asked) == ("budget", [])
@@ -219,7 +220,7 @@ def test_under_a_cap_in_dollars_an_unknown_price_is_refused(sandbox: WasmSandbox
 def test_without_a_price_the_cost_is_unknown_and_not_zero(
     sandbox: WasmSandbox, pricing: Pricing, cap: str | None, price: str
 ) -> None:
-    model = Costed(name="nobody:knows", answer=lambda prompt: block("FINAL(1)"))
+    model = ModelDouble(name="nobody:knows", answers=block("FINAL(1)"))
     found = ran(sandbox, model, limits(cap), pricing)
     (issued,) = found.only(ReceiptIssued)
 
@@ -229,12 +230,12 @@ def test_without_a_price_the_cost_is_unknown_and_not_zero(
     assert (line.unpriced, line.usd, line.price) == (1, 0, price)
 
 
-def rate_limited(name: str = "fake:model") -> Costed:
+def rate_limited(name: str = "fake:model") -> ModelDouble:
     """Is refused once with 429, then answers."""
     limit = ModelError(
         reason="rate_limit", message="slow", kind="transient", status=429, billed=False
     )
-    return Costed(name=name, answer=lambda prompt: block("FINAL(1)"), failures=[limit])
+    return ModelDouble(name=name, answers=block("FINAL(1)"), failures=[limit])
 
 
 @pytest.mark.parametrize(("pricing", "cap"), [(Pricing(waived=True), "1"), (Pricing(), None)])
@@ -272,7 +273,9 @@ def test_with_its_own_tokenizer_a_models_prompts_are_counted_and_nobody_elses(
     answer = block("FINAL(llm_query('one two three'))")
     reserved: dict[str, list[Reserved]] = {}
     for name in ("fake:model", "fake:other"):
-        model = Costed(name=name, answer=lambda prompt: "ok" if "one two" in prompt else answer)
+        model = ModelDouble(
+            name=name, answers=by_prompt(lambda prompt: "ok" if "one two" in prompt else answer)
+        )
         pricing = Pricing(declared=PRICES, tokenizer=Words(), tokenizer_of="fake:model")
         found = ran(sandbox, model, limits("1"), pricing)
         asked = [each for each in found.records if isinstance(each, AskModel | QueryAsked)]
@@ -337,7 +340,7 @@ def test_all_runs_on_a_file_share_the_total_also_those_of_others(
 def test_a_total_needs_a_ledger_that_others_can_see(sandbox: WasmSandbox) -> None:
     with (
         Session(
-            model=Costed(), ledger=MemoryLedger(), sandbox=sandbox, total=Budget.of(usd=1)
+            model=ModelDouble(), ledger=MemoryLedger(), sandbox=sandbox, total=Budget.of(usd=1)
         ) as session,
         pytest.raises(UsageError, match="a ledger in a file"),
     ):

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.host_call_sandbox import HostCallSandbox, calling
 from tests.ledger.builders import as_before_columns
-from tests.runtime.run.priced_model import PRICING, Costed
 
 from tallystick.client import Session
 from tallystick.core.budget.amount import Budget, LimitWouldRise
@@ -28,20 +27,21 @@ from tallystick.model.price_table import Pricing
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.client_scopes import NO_LIMIT
 from tallystick.runtime.spend.scopes import DEPLOYMENT
+from tallystick.testing.models import PRICING, ModelDouble, by_prompt
 
 LIMITS = RunLimits(tokens=10_000_000, reply_tokens=200, turns=3)
 TOTAL = Budget.of(usd="0.006")
 
 
-def counting() -> Costed:
+def counting() -> ModelDouble:
     """Write a program each turn that answers nothing."""
     numbers = itertools.count()
-    return Costed(answer=lambda prompt: calling([], note=str(next(numbers))))
+    return ModelDouble(by_prompt(lambda prompt: calling([], note=str(next(numbers)))))
 
 
 @contextlib.contextmanager
 def opened(
-    path: Path, model: Costed, total: Budget | None = None, *, pricing: Pricing = PRICING
+    path: Path, model: ModelDouble, total: Budget | None = None, *, pricing: Pricing = PRICING
 ) -> Iterator[Session]:
     with (
         SqliteLedger(path) as ledger,
@@ -56,7 +56,9 @@ def opened(
         yield session
 
 
-def spend(path: Path, model: Costed, total: Budget | None = None, *, runs: int = 8) -> list[Run]:
+def spend(
+    path: Path, model: ModelDouble, total: Budget | None = None, *, runs: int = 8
+) -> list[Run]:
     """Run goals, each as a process of its own would."""
     ended = []
     for _ in range(runs):
@@ -140,7 +142,7 @@ def test_a_total_recorded_while_a_run_goes_binds_its_next_call(tmp_path: Path) -
         change(path, "0")
         return calling([])
 
-    (ended,) = spend(path, Costed(answer=answer), runs=1)
+    (ended,) = spend(path, ModelDouble(by_prompt(answer)), runs=1)
 
     assert (ended.stop, len(asked)) == ("budget", 1)
     assert "left in this deployment" in ended.detail

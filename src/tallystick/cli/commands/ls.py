@@ -423,9 +423,10 @@ def resolve_command(run: str | None, charge: bool, release: bool, as_json: bool)
 
     If a process dies during a model call, it is unknown whether the call was billed, and its
     reservation stays. Record with --charge that the call may have been billed. Record with
-    --release that it was not. The reservation in the total is settled with it, and tally resume then repeats the call.
-    Without --charge or --release, open calls and reservations are listed. Other calls with an
-    effect are not settled here, but by tally resume. Exit code 7 if the run has such a call.
+    --release that it was not. The reservation in the total is settled with it, and tally resume
+    then repeats the call. Without --charge or --release, open calls and reservations are listed.
+    Other calls with an effect are not settled here, but by tally resume. Exit code 7 if the run has
+    such a call.
 
     \b
     Example:

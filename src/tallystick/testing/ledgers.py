@@ -1,0 +1,75 @@
+"""Ledgers that stop anywhere: the first records of a run, as a process leaves them that dies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tallystick.attachments.memory import MemoryAttachments
+from tallystick.attachments.port import Transaction
+from tallystick.core.chain import Draft, Head
+from tallystick.core.records import Record, encode_record, intent_of, tag_of
+from tallystick.ledger.memory import MemoryLedger
+from tallystick.ledger.port import Ledger
+
+
+def append_records(ledger: Ledger, run: str, records: Sequence[Record]) -> None:
+    """Write the first records of a run to a ledger that has none of it."""
+    fence = ledger.claim(run, create=True)
+    drafts = [
+        Draft(tag=tag_of(each), intent=intent_of(each), body=encode_record(each))
+        for each in records
+    ]
+    ledger.append(run, drafts, expected=Head.of_nothing(), fence=fence, forced=False)
+
+
+def ledger_of(run: str, records: Sequence[Record]) -> MemoryLedger:
+    """Return a ledger with these records of a run, as if its process had died after them."""
+    ledger = MemoryLedger()
+    append_records(ledger, run, records)
+    return ledger
+
+
+class CutLedger(MemoryLedger):
+    """A ledger that notes every write, and can be had as it was after any of them.
+
+    `acts` are the writes in their order, over all chains. With `until`, another ledger's first
+    writes are repeated here.
+    """
+
+    def __init__(self, until: Sequence[Callable[[MemoryLedger], object]] = ()) -> None:
+        super().__init__(salts=bytes)
+        self.acts: list[Callable[[MemoryLedger], object]] = []
+        for act in until:
+            act(self)
+
+    def cut(self, writes: int) -> CutLedger:
+        """Return the ledger as it was after so many writes."""
+        return CutLedger(self.acts[:writes])
+
+    def claim(self, run: str, **how: Any) -> int:  # noqa: ANN401 (as its base takes them)
+        fence = super().claim(run, **how)
+        # After the call: a claim that is refused writes nothing.
+        self.acts.append(lambda ledger: MemoryLedger.claim(ledger, run, **how))
+        return fence
+
+    def submit(self, run: str, drafts: Sequence[Draft], **more: Any) -> Any:  # noqa: ANN401
+        # What belongs to other stores is not repeated.
+        fresh = {**more, "also": None}
+        self.acts.append(lambda ledger: MemoryLedger.submit(ledger, run, drafts, **fresh))
+        return super().submit(run, drafts, **more)
+
+
+class LastingAttachments(MemoryAttachments):
+    """Attachments that forget no snapshot.
+
+    So the last snapshot of any prefix of a run is there, as it was when that was the whole run.
+    """
+
+    def forget(self, session_id: str, id: str, *, within: Transaction = None) -> None:
+        if not session_id.endswith("/snapshots"):
+            super().forget(session_id, id, within=within)
+
+    def forget_session(self, session_id: str, *, within: Transaction = None) -> None:
+        if not session_id.endswith("/snapshots"):
+            super().forget_session(session_id, within=within)
