@@ -104,10 +104,11 @@ def command(
 ) -> int:
     r"""Hide, archive, redact or erase notes, with a receipt.
 
-    soft_delete and archive keep a note but recall it no more; decay makes it less important. redact
-    erases the text of a note. hard_delete erases everything but its position in the log. Both erase
-    the bytes from the memory and from recorded runs, so they ask first. Exports that may still have
-    the notes are named. Exit code 1 if a note could not be forgotten.
+    soft_delete and archive keep a note but recall it no more; decay makes it less important.
+
+    redact erases the text of a note. hard_delete erases everything but its position in the log.
+    Both erase the bytes from the memory and from recorded runs, so they ask first. Exports that may
+    still have the notes are named. Exit code 1 if a note could not be forgotten.
 
     \b
     Example:
