@@ -81,7 +81,7 @@ class MemoryCalls:
         """Notes that fit the query, best first: dicts with id, content, score, at, author, tags.
 
         Example: for note in recall("customer address", k=5): print(note["content"])
-        """
+        """  # noqa: D401 (read by models)
         _check_text("recall", query)
         if type(k) is not int:
             raise UsageError(f"recall: k is a number, not {type(k).__name__}")
@@ -124,7 +124,7 @@ class MemoryCalls:
         """A citation of a note that was recalled before, to put into the answer.
 
         Example: FINAL(f'{note["content"]} [{cite(note["id"])}]')
-        """
+        """  # noqa: D401 (read by models)
         _check_text("cite", id)
         return cite(id, self._run_receipts()).text
 

@@ -98,7 +98,7 @@ class SkillCalls:
         """The instructions of a skill; `args` are put in where they ask for them.
 
         Example: print(skills.load("invoice-check"))
-        """
+        """  # noqa: D401 (read by models)
         skill = self._find(name)
         card = skill.card
         arguments = [each if isinstance(each, str) else str(each) for each in args]
@@ -124,7 +124,7 @@ class SkillCalls:
         """A file in a skill's folder: text, or bytes where it is none. At most 4 MB.
 
         Example: print(skills.read("invoice-check", "references/rates.csv"))
-        """
+        """  # noqa: D401 (read by models)
         skill = self._find(name)
         path = plain_path(_text(path, "a path"))
         data = self._skills.read(skill, path, bytes_max=_READ_BYTES_MAX)

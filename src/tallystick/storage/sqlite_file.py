@@ -118,7 +118,7 @@ _WATCHED_STEPS = 10_000
 
 
 class _Watch(threading.local):
-    """What ends the work of this thread on a file, if anything does."""
+    """The check that ends the work of this thread on a file, if any."""
 
     unwanted: Callable[[], bool] | None = None
 

@@ -47,7 +47,7 @@ _FREED_SHOWN = 20
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an attachment that a session released.
+    """The outcome for an attachment that a session released.
 
     `holders` counts the references of others, which keep its bytes. `freed` is True if they are
     gone.

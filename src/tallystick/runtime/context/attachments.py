@@ -327,7 +327,7 @@ class RunAttachments:
         return _as_dict(ref)
 
     def get(self, id: object) -> str | bytes | HeldText:
-        """The text or the bytes of an attachment, by its id; a very long text as one to slice."""
+        """The text or the bytes of an attachment, by its id; a very long text as one to slice."""  # noqa: D401 (read by models)
         ref = self._held.reference(_id_of(id)).ref
         if ref.media_type.startswith(_TEXT_TYPES):
             if ref.byte_len > _STR_BYTES_MAX:
@@ -338,7 +338,7 @@ class RunAttachments:
         return self._held.read(ref.id)
 
     def ls(self) -> list[dict[str, object]]:
-        """What this session keeps: id, media type, size and label of each."""
+        """What this session keeps: id, media type, size and label of each."""  # noqa: D401 (read by models)
         kept = [each.ref for each in self._held.references()]
         # Programs must not read the interpreter state with which a run in a session began.
         return [_as_dict(each) for each in kept if each.media_type != SNAPSHOT_TYPE]

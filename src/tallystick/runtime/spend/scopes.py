@@ -493,7 +493,7 @@ def remaining_of(run_scopes: RunScopes) -> Callable[[], dict[str, float | None]]
     """Return the function that programs call as `budget.remaining()`."""
 
     def remaining() -> dict[str, float | None]:
-        """What is left to spend: usd, tokens and model_calls; None where there is no limit."""
+        """What is left to spend: usd, tokens and model_calls; None where there is no limit."""  # noqa: D401 (read by models)
         left = run_scopes.remaining()
         return {
             "usd": None if left.usd is None else left.usd / _PER_DOLLAR,

@@ -95,7 +95,7 @@ _HEAD = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
 def head_from(text: str) -> Head:
-    """A head as `tally memory verify` prints it."""
+    """Return a head, written as `tally memory verify` prints it."""
     found = _HEAD.fullmatch(text)
     if found is None:
         raise UsageError("--head is COUNT:HASH, as tally memory verify prints it")
@@ -103,7 +103,7 @@ def head_from(text: str) -> Head:
 
 
 def signing_key(memory: Path) -> SigningKey:
-    """The user's key for signatures, made on first use; never beside the memory."""
+    """Return the user's key for signatures, made on first use; never beside the memory."""
     from tallystick.settings.signing import open_signing_key
 
     key = open_signing_key(config_directory(os.environ), ledger=memory)

@@ -169,7 +169,7 @@ _WHY_CHARS_MAX = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class By:
-    """What somebody else's receipt is checked by: a copy or export, a public key, a head."""
+    """The means to check somebody else's receipt: a copy or export, a public key, a head."""
 
     against: str | None = None
     key_file: Path | None = None
@@ -242,7 +242,7 @@ def _check_others(named: str, query: str | None, *, by: By, tenant: str | None) 
 
 @contextmanager
 def _opened_copy(tenant: str | None) -> Iterator[Memory]:
-    """A copy of somebody else's memory, kept under a name here."""
+    """Yield a copy of somebody else's memory, kept under a name here."""
     with ExitStack() as stack:
         try:
             memory = stack.enter_context(open_memory(tenant))
@@ -264,7 +264,7 @@ def _receipt(memory: Memory, named: str) -> ReceiptFile | Receipt:
 
 
 def _by_fields(checked: CheckedReceipt | None) -> dict[str, object]:
-    """What it was checked by; `own_key` if it is a receipt of this user's."""
+    """Return what a receipt was checked by; `own_key` for a receipt of this user."""
     if checked is None:
         return {"by": "own_key", "key": None, "head": None, "why_not_ranked": None}
     head = None if checked.head is None else f"{checked.head.count}:{checked.head.hash}"
