@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from bench.measure import Bench, Row, World, checked, now
 from bench.workloads import FURTHER, WORKLOADS, Workload
 
-from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 
 __all__ = ["BENCHES", "native_value"]
 
@@ -129,7 +129,7 @@ def cpu(world: World) -> Iterable[Row]:
 
 
 def _both(
-    world: World, session: WasmSession, native_python: _Native, workload: Workload
+    world: World, session: WasmInterpreter, native_python: _Native, workload: Workload
 ) -> tuple[list[float], list[float]]:
     """Processor seconds here and natively, in turn, without the first of each."""
     ours, native = [], []

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 from tallystick.settings.paths import cache_directory
 from tallystick.storage.clock import new_id
 
@@ -85,7 +85,7 @@ class World:
         return self.runner.run(work)
 
     @contextlib.contextmanager
-    def session(self) -> Iterator[WasmSession]:
+    def session(self) -> Iterator[WasmInterpreter]:
         """A session, closed afterwards."""
         opened = self.do(self.sandbox.open(session_id=new_id()))
         try:
@@ -93,7 +93,7 @@ class World:
         finally:
             self.do(opened.close())
 
-    def run(self, session: WasmSession, program: str, *, host: Host = ECHO) -> ExecutionResult:
+    def run(self, session: WasmInterpreter, program: str, *, host: Host = ECHO) -> ExecutionResult:
         return self.do(checked(session, program, host=host))
 
 
@@ -103,7 +103,7 @@ CONTEXT = ExecutionContext(
 )
 
 
-async def checked(session: WasmSession, program: str, *, host: Host = ECHO) -> ExecutionResult:
+async def checked(session: WasmInterpreter, program: str, *, host: Host = ECHO) -> ExecutionResult:
     """Run a program that must end well: a benchmark of a failure measures nothing."""
     result = await session.execute(program, context=CONTEXT, host=host)
     if result.error is not None:
@@ -111,7 +111,7 @@ async def checked(session: WasmSession, program: str, *, host: Host = ECHO) -> E
     return result
 
 
-async def timed(session: WasmSession, program: str, *, host: Host = ECHO) -> float:
+async def timed(session: WasmInterpreter, program: str, *, host: Host = ECHO) -> float:
     """Seconds from asking to the result. The loop is running already, as in a program."""
     began = now()
     await checked(session, program, host=host)
@@ -119,7 +119,7 @@ async def timed(session: WasmSession, program: str, *, host: Host = ECHO) -> flo
 
 
 def per_call(
-    world: World, session: WasmSession, call: str, *, count: int, repeats: int, host: Host
+    world: World, session: WasmInterpreter, call: str, *, count: int, repeats: int, host: Host
 ) -> list[float]:
     """Seconds for one `call` inside a program: a loop of many, less the same loop around `pass`."""
 

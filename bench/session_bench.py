@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 from bench.measure import MIB, Bench, Row, World, checked, now, private_bytes, timed
 
-from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 from tallystick.storage.clock import new_id
 
 __all__ = ["BENCHES"]
@@ -48,7 +48,7 @@ def fresh(world: World) -> Iterable[Row]:
 
 
 def warm(world: World) -> Iterable[Row]:
-    async def measure(session: WasmSession) -> list[float]:
+    async def measure(session: WasmInterpreter) -> list[float]:
         found = [await timed(session, _PROGRAM) * 1e3 for _ in range(2_000)]
         return found[200:]
 
@@ -57,7 +57,7 @@ def warm(world: World) -> Iterable[Row]:
     yield Row(bench="warm", name="warm cell `1+1`", unit="ms", samples=samples, target=0.5)
 
 
-async def _made(world: World, count: int) -> list[WasmSession]:
+async def _made(world: World, count: int) -> list[WasmInterpreter]:
     sessions = []
     for _ in range(count):
         session = await world.sandbox.open(session_id=new_id())
@@ -66,7 +66,7 @@ async def _made(world: World, count: int) -> list[WasmSession]:
     return sessions
 
 
-async def _closed(sessions: list[WasmSession]) -> None:
+async def _closed(sessions: list[WasmInterpreter]) -> None:
     for session in sessions:
         await session.close()
 

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from bench.measure import MIB, ROOT, Bench, Row, World, checked, now
 
-from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore, packed
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sandbox.snapshot import PAGE_BYTES, Image, SnapshotId, SnapshotStore, pack_snapshot
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 from tallystick.sessions.snapshots import open_snapshots
 from tallystick.settings.paths import cache_directory
 from tallystick.storage.clock import new_id, now_ms
@@ -60,7 +60,7 @@ def _identity(name: str) -> SnapshotId:
     return SnapshotId(id=new_id(), name=name, session_id="bench", created_at=now_ms())
 
 
-async def _prepared(world: World) -> WasmSession:
+async def _prepared(world: World) -> WasmInterpreter:
     session = await world.sandbox.open(session_id=new_id())
     for cell in _CELLS:
         await checked(session, cell)
@@ -115,7 +115,7 @@ def snapshot(world: World) -> Iterable[Row]:
     path = world.directory / "snapshots" / "ledger.db"
     with open_snapshots(path) as store:
         steps, image = world.do(_measured(world, store))
-    stored_bytes = sum(map(len, packed(_identity("kept"), image)))
+    stored_bytes = sum(map(len, pack_snapshot(_identity("kept"), image)))
     size = f"{len(image.pages):,} pages, {len(image.pages) * PAGE_BYTES / MIB:.1f} MiB"
     bench = "snapshot"
     yield Row(bench=bench, name="take an image", unit="ms", samples=steps["take"], against=size)

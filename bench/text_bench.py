@@ -21,7 +21,7 @@ from bench.measure import CONTEXT, MIB, Bench, Row, World, checked, now, per_cal
 
 from tallystick.sandbox.host import HostTable
 from tallystick.sandbox.text import HostText
-from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 
 __all__ = ["BENCHES"]
 
@@ -74,7 +74,7 @@ def text(world: World) -> Iterable[Row]:
         path.unlink()
 
 
-def _slices(world: World, session: WasmSession, host: HostTable) -> Iterable[Row]:
+def _slices(world: World, session: WasmInterpreter, host: HostTable) -> Iterable[Row]:
     for size, shown, count, target in _SLICES:
         call = f"book.read_bytes(i * 4_999_999, i * 4_999_999 + {size})"
         found = per_call(world, session, call, count=count, repeats=7, host=host)
@@ -99,7 +99,9 @@ def _native_find(path: Path) -> float:
     return max(found)
 
 
-def _searches(world: World, session: WasmSession, host: HostTable, native: float) -> Iterable[Row]:
+def _searches(
+    world: World, session: WasmInterpreter, host: HostTable, native: float
+) -> Iterable[Row]:
     for name, pattern in _SEARCHES:
         program = f"[found] = book.search_bytes({pattern!r})\nassert found[2].startswith('NEEDLE')"
         samples = [
@@ -116,7 +118,7 @@ def _searches(world: World, session: WasmSession, host: HostTable, native: float
         )
 
 
-def _cancelled(world: World, session: WasmSession, host: HostTable) -> Row:
+def _cancelled(world: World, session: WasmInterpreter, host: HostTable) -> Row:
     async def measure() -> float:
         running = asyncio.ensure_future(
             session.execute("book.search_bytes('(?i)[x-z]{40}')", context=CONTEXT, host=host)

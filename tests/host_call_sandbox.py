@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host
-from tallystick.sandbox.scripted import Scripted, ScriptedSession
+from tallystick.sandbox.scripted import Scripted, ScriptedInterpreter
 from tallystick.testing.models import block
 
 Call = tuple[str, Sequence[object]]
@@ -23,7 +23,7 @@ def calling(calls: Sequence[Call], *, answer: str = "", note: str = "") -> str:
     return block(f"# {line}\n{note!r}")
 
 
-class ToldSession(ScriptedSession):
+class ToldSession(ScriptedInterpreter):
     """Does what the first line says."""
 
     def __init__(self, session_id: str) -> None:

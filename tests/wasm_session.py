@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
-from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import CLOCK_NS, WasmInterpreter, WasmSandbox
 from tallystick.storage.clock import new_id
 
 Result = TypeVar("Result")
@@ -33,7 +33,7 @@ class TestSession:
 
     def __init__(self, sandbox: WasmSandbox, *, seed: int = 0, clock_ns: int = CLOCK_NS) -> None:
         self.runner = asyncio.Runner()
-        self.session: WasmSession = self.do(
+        self.session: WasmInterpreter = self.do(
             sandbox.open(session_id=new_id(), seed=seed, clock_ns=clock_ns)
         )
 

@@ -33,7 +33,7 @@ from typing import Any
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Limits
 from tallystick.sandbox.process.sandbox import ProcessSandbox
-from tallystick.sandbox.process.session import ProcessSession
+from tallystick.sandbox.process.session import ProcessInterpreter
 from tallystick.sandbox.process.settings import BoxSettings
 from tallystick.storage.clock import new_id
 
@@ -58,11 +58,11 @@ def _checked(result: ExecutionResult) -> ExecutionResult:
     return result
 
 
-async def _run(session: ProcessSession, program: str) -> ExecutionResult:
+async def _run(session: ProcessInterpreter, program: str) -> ExecutionResult:
     return _checked(await session.execute(program, context=_CONTEXT, host=_HOST))
 
 
-async def _command(session: ProcessSession, text: str) -> ExecutionResult:
+async def _command(session: ProcessInterpreter, text: str) -> ExecutionResult:
     return _checked(await session.command(text, context=_CONTEXT, host=_HOST))
 
 
@@ -82,7 +82,7 @@ async def _sessions(count: int, *, spares: int) -> tuple[list[float], list[float
     return opened[2:], answered[2:]
 
 
-async def _repeated(session: ProcessSession, what: str, text: str, count: int) -> list[float]:
+async def _repeated(session: ProcessInterpreter, what: str, text: str, count: int) -> list[float]:
     perform = _run if what == "python" else _command
     found = []
     for _ in range(count + 3):

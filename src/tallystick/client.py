@@ -547,9 +547,9 @@ class Session:
         results, and interrupted runs are resumed. Earlier spending counts. Inside, a call raises
         `StepsDiverged` if it differs from the record. `in_doubt` is for its runs, as for `resume`.
         """
-        from tallystick.steps.resume import resumed_steps
+        from tallystick.steps.resume import resume_steps
 
-        return resumed_steps(self._context(), chain, in_doubt=in_doubt)
+        return resume_steps(self._context(), chain, in_doubt=in_doubt)
 
     def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
         """Return a context in which the next outermost step runs again on a recorded chain.
@@ -557,9 +557,9 @@ class Session:
         No model is asked. The context yields a report, which is complete at its end. It says if the
         steps asked for everything that is recorded, with the recorded results.
         """
-        from tallystick.steps.resume import replayed_steps
+        from tallystick.steps.resume import replay_steps
 
-        return replayed_steps(self._context(), chain)
+        return replay_steps(self._context(), chain)
 
     def close(self) -> None:
         """Close the models, sandboxes and stores that were opened here; cancel what still runs.
@@ -670,9 +670,9 @@ class Session:
             run = new_id() if placed is None else placed.run
             # The record of a run of an earlier process names its session.
             if request.session is not None and (placed is None or not placed.is_recorded):
-                from tallystick.sessions.surroundings import entered_session
+                from tallystick.sessions.surroundings import enter_session
 
-                lease = stack.enter_context(entered_session(self.sessions, request.session, run))
+                lease = stack.enter_context(enter_session(self.sessions, request.session, run))
                 around = lease if placed is None else Within(lease, around)
             if placed is not None:
                 return await placed.work(context, request, around)
@@ -871,7 +871,7 @@ class Session:
             return None
         return first if isinstance(first, RunStarted) else None
 
-    def shelf_of(self, records: Sequence[Record]) -> RunAttachments:
+    def attachments_of(self, records: Sequence[Record]) -> RunAttachments:
         """Return the attachments of a recorded run, for reading.
 
         Raise `LedgerError` if the records do not begin with a start.

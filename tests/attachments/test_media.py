@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tallystick.attachments.media import (
     HEAD_BYTES,
     canonical_media_type,
-    described,
     image_size,
-    sniffed,
+    media_type_of,
+    reference_to,
 )
 from tallystick.attachments.port import Declared
 from tallystick.core.errors import InvalidName
@@ -69,7 +69,7 @@ IMAGES = {
 
 def ref_to(data: bytes, media_type: str | None = None, *, side: int | None = None) -> AttachmentRef:
     declared = Declared(media_type=media_type, width=side, height=side)
-    return described(id="x", byte_len=len(data), head=data[:HEAD_BYTES], declared=declared)
+    return reference_to(id="x", byte_len=len(data), head=data[:HEAD_BYTES], declared=declared)
 
 
 @pytest.mark.parametrize("kind", IMAGES)
@@ -146,14 +146,14 @@ def test_any_bytes_behind_any_signature_are_described(rest: bytes, signature: by
     ],
 )
 def test_bytes_tell_what_they_are(data: bytes, kind: str) -> None:
-    assert sniffed(data, whole=True) == kind
+    assert media_type_of(data, whole=True) == kind
 
 
 def test_text_that_is_cut_inside_a_character_is_still_text() -> None:
     head = "\u20ac".encode() * 10
 
-    assert sniffed(head[:-1], whole=False) == "text/plain"
-    assert sniffed(head[:-1], whole=True) == "application/octet-stream"
+    assert media_type_of(head[:-1], whole=False) == "text/plain"
+    assert media_type_of(head[:-1], whole=True) == "application/octet-stream"
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_a_media_type_has_one_spelling(given: str, canonical: str) -> None:
 @pytest.mark.parametrize("label", ["x" * 1_001, "\ud800"])
 def test_a_label_is_text_of_a_bounded_length(label: str) -> None:
     with pytest.raises(InvalidName):
-        described(id="x", byte_len=0, head=b"", declared=Declared(label=label))
+        reference_to(id="x", byte_len=0, head=b"", declared=Declared(label=label))

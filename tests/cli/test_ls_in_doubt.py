@@ -17,7 +17,7 @@ from tallystick.core.chain import Draft, Head
 from tallystick.core.charge import Reserved
 from tallystick.core.records import AskModel, CallHost, QueryAsked, RunForked, RunPruned
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_run_without_an_end_says_how_it_stands(tally: Tally, ledger: SqliteLed
     ledger.claim(run_id(6), create=True)
     ledger.release(moved)
 
-    with held_run(ledger, running):
+    with lock_run(ledger, running):
         rows = {row["run"]: row for row in json.loads(tally("ls", "--json").stdout)}
         lines = tally("ls").stdout
 

@@ -11,7 +11,7 @@ from tests.cli.test_resume import Tally, tally
 from tests.cli.test_session import asked, process
 from tests.opened_sessions import open_sessions
 
-from tallystick.sandbox.snapshot import packed, unpacked
+from tallystick.sandbox.snapshot import pack_snapshot, unpack_snapshot
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow
@@ -26,9 +26,9 @@ def left_by_another_guest(tally: Tally, session: str, *, with_values: bool = Tru
     with open_sessions(tally.path) as sessions:
         left = sessions.get(session).left
         assert left.image is not None
-        snapshot, image = unpacked([sessions.images.read(session, left.image)])
+        snapshot, image = unpack_snapshot([sessions.images.read(session, left.image)])
         other = msgspec.structs.replace(image, guest=OTHER)
-        assert b"".join(packed(snapshot, other))
+        assert b"".join(pack_snapshot(snapshot, other))
         ref = sessions.images.keep(session, run=left.run or "", image=other)
         values = left.values if with_values else None
         changed = msgspec.structs.replace(left, image=ref, values=values)

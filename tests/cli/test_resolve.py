@@ -183,11 +183,11 @@ from tallystick.core.records import AskModel, CallHost
 from tallystick.core.charge import Reserved
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 path, run, how = sys.argv[1:]
 ledger = SqliteLedger(Path(path))
-with held_run(ledger, run):
+with lock_run(ledger, run):
     scopes = SharedScopes(ledger.file)
     scopes.record_total(DEPLOYMENT, Budget.of(usd=1))
     purse = SharedCap(scopes, run=run)

@@ -101,16 +101,16 @@ def test_a_model_that_does_not_answer_in_time_ends_the_run(sandbox: WasmSandbox)
 def test_a_sandbox_that_breaks_ends_the_run_with_what_it_has(
     sandbox: WasmSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tallystick.sandbox.wasm.sandbox import WasmSession
+    from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 
-    real = WasmSession.execute
+    real = WasmInterpreter.execute
 
     async def breaks(self: Any, program: str, **more: Any) -> Any:
         if "boom" in program:
             raise SandboxError("the engine is gone")
         return await real(self, program, **more)
 
-    monkeypatch.setattr(WasmSession, "execute", breaks)
+    monkeypatch.setattr(WasmInterpreter, "execute", breaks)
     run = play(sandbox, [block("'so far'"), block("boom")]).run
 
     assert (run.stop, run.answer, run.partial) == ("sandbox_error", "'so far'", True)

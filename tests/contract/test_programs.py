@@ -33,7 +33,7 @@ from tallystick.sandbox.backend import BACKENDS, Backend, Surface, make_backend
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Keeper, Programs
 from tallystick.sandbox.process.sandbox import ProcessSandbox
-from tallystick.sandbox.snapshot import Image, SnapshotId, packed
+from tallystick.sandbox.snapshot import Image, SnapshotId, pack_snapshot
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
 HOST = HostTable([HostFunction(name="echo", function=lambda value: value, local=True)])
@@ -262,7 +262,7 @@ def test_a_session_goes_on_from_the_image_of_a_run(backend: Backend) -> None:
         raw = image.image
         if isinstance(raw, Image):
             named = SnapshotId(id="1", name="run", session_id=SESSION, created_at=0)
-            raw = b"".join(packed(named, raw))
+            raw = b"".join(pack_snapshot(named, raw))
             assert image.values is not None
             assert msgspec.json.decode(image.values)["values"]["shown"] == [1, 2]
         ref = kept.keep(raw, media_type="application/octet-stream", label="image")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
-from tallystick.core.schema import check_schema, found_in, problem_of
+from tallystick.core.schema import check_schema, json_in_reply, problem_of
 
 scalars = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text(max_size=5)
 values = st.recursive(
@@ -61,10 +61,10 @@ def test_another_value_does_not(value: object, other: object) -> None:
 def test_a_value_is_found_in_its_own_json_bare_fenced_and_in_prose(value: object) -> None:
     text = json.dumps(value)
 
-    assert found_in(text, {}) == value
-    assert found_in(f"Here you are:\n```json\n{text}\n```\nThat is all.", {}) == value
+    assert json_in_reply(text, {}) == value
+    assert json_in_reply(f"Here you are:\n```json\n{text}\n```\nThat is all.", {}) == value
     if isinstance(value, dict | list):
-        assert found_in(f"It is {text}, I think.", {}) == value
+        assert json_in_reply(f"It is {text}, I think.", {}) == value
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_schema_is_as_deep_as_it_may_be_and_no_deeper() -> None:
 )
 def test_a_reply_without_a_value_says_so(text: str) -> None:
     with pytest.raises(ValueError, match=r"value|number"):
-        found_in(text, {"type": "object"})
+        json_in_reply(text, {"type": "object"})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_reply_without_a_value_says_so(text: str) -> None:
     [("Yes, it is.", True), ("no", False), ("TRUE", True), ("False.", False)],
 )
 def test_a_yes_is_a_yes_however_it_is_written(text: str, value: bool) -> None:
-    assert found_in(text, {"type": "boolean"}) is value
+    assert json_in_reply(text, {"type": "boolean"}) is value
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_a_yes_is_a_yes_however_it_is_written(text: str, value: bool) -> None:
     [("42.", 42), ("**7**", 7), ("It is 1,234", 1234), ("-3", -3), ("It is -3.5 now", -3.5)],
 )
 def test_a_bare_number_is_found_among_words(said: str, value: float) -> None:
-    assert found_in(said, {"type": "number"}) == value
+    assert json_in_reply(said, {"type": "number"}) == value
 
 
 @pytest.mark.parametrize("said", ["3 or 4", "12-14", "007", "1.2.3", "v2", "none"])
 def test_what_is_not_one_number_is_none(said: str) -> None:
     with pytest.raises(ValueError, match="no JSON value"):
-        found_in(said, {"type": "number"})
+        json_in_reply(said, {"type": "number"})

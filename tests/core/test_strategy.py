@@ -41,9 +41,9 @@ from tallystick.core.strategy import (
     WINDOW,
     Facts,
     Figures,
-    checked,
-    chosen,
-    not_direct,
+    check_strategy_name,
+    choose_strategy,
+    why_not_direct,
 )
 from tallystick.model.tokens import text_tokens_estimated
 
@@ -72,11 +72,11 @@ def facts(**changes: object) -> Facts:
 
 
 def auto(**changes: object) -> str:
-    return chosen("auto", facts(**changes)).strategy
+    return choose_strategy("auto", facts(**changes)).strategy
 
 
 def why(**changes: object) -> str:
-    return chosen("auto", facts(**changes)).why
+    return choose_strategy("auto", facts(**changes)).why
 
 
 def usd(direct: int | None, pieces: int | None) -> dict[str, Figures]:
@@ -158,9 +158,11 @@ def test_a_window_that_does_not_hold_prompt_and_reply_means_programs() -> None:
 def test_a_window_is_filled_exactly_and_not_by_one_token_more() -> None:
     prompt = WINDOW - PROSE.reply_tokens
 
-    assert not_direct(facts(prompt_tokens=prompt)) is None
-    assert "is taken to have room for 32,768" in str(not_direct(facts(prompt_tokens=prompt + 1)))
-    assert not_direct(facts(prompt_tokens=prompt + 1, window=WINDOW + 1)) is None
+    assert why_not_direct(facts(prompt_tokens=prompt)) is None
+    assert "is taken to have room for 32,768" in str(
+        why_not_direct(facts(prompt_tokens=prompt + 1))
+    )
+    assert why_not_direct(facts(prompt_tokens=prompt + 1, window=WINDOW + 1)) is None
 
 
 def test_long_prose_is_read_in_pieces_if_what_is_left_pays_for_that() -> None:
@@ -191,7 +193,7 @@ def test_texts_that_stay_on_the_host_are_never_read_at_once() -> None:
     assert auto(**host) == "recursive"
     assert auto(**host, rows=5_000) == "code"
     with pytest.raises(UsageError, match="strategy direct: texts of about 2,000,000 tokens stay"):
-        chosen("direct", facts(**host))
+        choose_strategy("direct", facts(**host))
 
 
 def test_without_a_text_there_is_nothing_to_read_but_pictures() -> None:
@@ -200,7 +202,7 @@ def test_without_a_text_there_is_nothing_to_read_but_pictures() -> None:
     assert auto(**nothing) == "code"
     assert auto(**nothing, pictures=1) == "direct"
     assert auto(**nothing, pictures=1, left=Remaining(tokens=10)) == "code"
-    assert chosen("direct", facts(**nothing)).strategy == "direct"
+    assert choose_strategy("direct", facts(**nothing)).strategy == "direct"
 
 
 # -- by name -----------------------------------------------------------------------------------
@@ -208,13 +210,13 @@ def test_without_a_text_there_is_nothing_to_read_but_pictures() -> None:
 
 def test_one_that_is_asked_for_is_taken_without_a_reason() -> None:
     for name in ("direct", "code", "recursive"):
-        choice = chosen(checked(name), facts(rows=10_000))
+        choice = choose_strategy(check_strategy_name(name), facts(rows=10_000))
         assert (choice.strategy, choice.why) == (name, "")
 
 
 def test_a_direct_run_that_does_not_fit_is_refused_in_a_line() -> None:
     with pytest.raises(UsageError) as caught:
-        chosen("direct", facts(prompt_tokens=40_000))
+        choose_strategy("direct", facts(prompt_tokens=40_000))
 
     assert str(caught.value) == (
         "strategy direct: a prompt of about 40,000 tokens and a reply of 4,096 do not fit the "
@@ -225,7 +227,7 @@ def test_a_direct_run_that_does_not_fit_is_refused_in_a_line() -> None:
 @pytest.mark.parametrize("name", ["", "Direct", "autos", "code ", "x" * 500])
 def test_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="must be auto, direct, code or recursive") as caught:
-        checked(name)
+        check_strategy_name(name)
     assert len(str(caught.value)) < 120
 
 
@@ -254,13 +256,13 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
     )
 )
 def test_auto_always_takes_one_that_is_possible_and_says_why(given_facts: Facts) -> None:
-    choice = chosen("auto", given_facts)
+    choice = choose_strategy("auto", given_facts)
 
     assert choice.strategy in STRATEGIES[1:]
     assert choice.why
     assert "\n" not in choice.why
     if choice.strategy == "direct":
-        assert not_direct(given_facts) is None
+        assert why_not_direct(given_facts) is None
         assert given_facts.prompt_tokens <= DIRECT_TOKENS_MAX or not given_facts.text_tokens
 
 

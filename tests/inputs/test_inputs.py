@@ -6,7 +6,7 @@ import pytest
 
 from tallystick.core.errors import UsageError
 from tallystick.inputs.layout import STR_BYTES_MAX, layout_of
-from tallystick.inputs.reading import encodings_told, read_inputs, wants_stdin
+from tallystick.inputs.reading import describe_encodings, read_inputs, wants_stdin
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_files_in_many_encodings_are_one_corpus_of_text(tmp_path: Path) -> None:
 
     assert [each.encoding for each in inputs] == ["cp1252", "utf-16-le", "", "utf-8-sig"]
     assert {each.text.slice(0, 99) for each in inputs} == {"größer als über\n"}
-    assert encodings_told(inputs) == [
+    assert describe_encodings(inputs) == [
         f"{tmp_path}/a.txt: not UTF-8; read as cp1252",
         f"{tmp_path}/b.txt: not UTF-8; read as utf-16-le",
     ]
@@ -227,7 +227,7 @@ def test_many_files_that_are_not_utf_8_are_told_in_one_line(tmp_path: Path) -> N
         (tmp_path / f"{place}.txt").write_bytes("größer\n".encode("cp1252"))
     (tmp_path / "x.txt").write_bytes("größer, naïve\n".encode() * 4 + b"\xe9")
 
-    assert encodings_told(read_inputs([str(tmp_path)])) == [
+    assert describe_encodings(read_inputs([str(tmp_path)])) == [
         "10 files are not UTF-8 and were decoded: 9 cp1252, 1 utf-8, damaged"
     ]
 

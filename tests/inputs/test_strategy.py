@@ -29,7 +29,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.inputs.reading import read_inputs
-from tallystick.inputs.strategy import Estimate, estimated
+from tallystick.inputs.strategy import Estimate, estimate_run
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
@@ -611,7 +611,7 @@ def test_who_awaits_says_the_strategy_too(sandbox: WasmSandbox) -> None:
 
 def estimate(*texts: str, model: Any = None, **limits: Any) -> Estimate:
     inputs = [given_text(text, name=f"{n}.txt") for n, text in enumerate(texts)]
-    return estimated(
+    return estimate_run(
         model or kept(), "where?", inputs=inputs, limits=RunLimits(**limits), pricing=PRICING
     )
 

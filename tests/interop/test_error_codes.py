@@ -28,7 +28,7 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
-from tallystick.interop.error_codes import ERROR_CODES, entry_of, entry_of_stop, told_error
+from tallystick.interop.error_codes import ERROR_CODES, entry_of, entry_of_stop, error_report
 
 # Name, code, retryable, budget_exhausted, requires_user_action.
 TABLE = [
@@ -133,7 +133,7 @@ def test_only_what_says_nothing_of_itself_is_internal() -> None:
 
 
 def test_an_error_is_told_with_its_code_and_what_a_client_may_make_of_it() -> None:
-    told = told_error(MaxExtensionsReached(session="S", limit=3))
+    told = error_report(MaxExtensionsReached(session="S", limit=3))
 
     assert (told.type, told.code, told.kind) == (
         "MaxExtensionsReached", -32000, "refused.extensions",

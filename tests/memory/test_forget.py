@@ -17,8 +17,8 @@ from tallystick.memory.forget import (
     decay_pass,
     forget,
     forget_expired,
-    forgettable,
     matching_ids,
+    preview_forget,
     provenance_ids,
     subject_ids,
 )
@@ -35,9 +35,9 @@ from tallystick.memory.receipts.receipt import (
     RunErased,
 )
 from tallystick.memory.receipts.receipts import (
-    kept_forget,
-    kept_receipt,
-    kept_receipts,
+    all_receipts,
+    find_forget_receipt,
+    find_recall_receipt,
     verify_chain,
     verify_forgotten,
 )
@@ -296,7 +296,7 @@ def test_every_forgetting_gives_a_receipt_that_is_kept_and_holds(
         done = forget(memory, [made, "no id"], actor="ada", strategy=strategy, key=KEY)
 
         assert done.receipt is not None
-        assert kept_forget(memory, done.receipt.forget_id) == done.receipt
+        assert find_forget_receipt(memory, done.receipt.forget_id) == done.receipt
         state = "erased" if strategy.erases else "held"
         assert verify_forgotten(memory, done.receipt, keys=KEYS).notes == ((made, state),)
         assert (done.receipt.agent_id, done.receipt.asked) == ("ada", {"by": "ids", "why": "asked"})
@@ -314,17 +314,17 @@ def test_receipts_of_recalls_and_of_forgetting_are_one_chain(tmp_path: Path) -> 
         third = recall(memory, "tea", asking, key=KEY).receipt
         memory.rebuild()
 
-        kept = list(kept_receipts(memory))
+        kept = list(all_receipts(memory))
 
         assert kept == [first, second, third]
         assert verify_chain(kept, keys=KEYS, head=Link.after(third)).valid
         assert not verify_chain([first, third], keys=KEYS).valid
-        assert kept_receipt(memory, first.read_id) == first
+        assert find_recall_receipt(memory, first.read_id) == first
         for missing in (second.forget_id, "nothing"):
             with pytest.raises(ReceiptUnknown):
-                kept_receipt(memory, missing)
+                find_recall_receipt(memory, missing)
         with pytest.raises(ReceiptUnknown):
-            kept_forget(memory, first.read_id)
+            find_forget_receipt(memory, first.read_id)
 
 
 def test_a_receipt_says_how_notes_were_chosen_and_not_by_which_name(tmp_path: Path) -> None:
@@ -352,8 +352,12 @@ def test_what_can_be_forgotten_is_said_before_it_is(tmp_path: Path) -> None:
         forget(memory, [gone], actor=None, strategy=ForgetStrategy.HARD_DELETE)
         before = memory.head()
 
-        owner = forgettable(memory, [here, gone], actor=None, strategy=ForgetStrategy.HARD_DELETE)
-        other = forgettable(memory, [here, gone], actor="bob", strategy=ForgetStrategy.HARD_DELETE)
+        owner = preview_forget(
+            memory, [here, gone], actor=None, strategy=ForgetStrategy.HARD_DELETE
+        )
+        other = preview_forget(
+            memory, [here, gone], actor="bob", strategy=ForgetStrategy.HARD_DELETE
+        )
 
         assert [note.id for note in owner.notes] == [here]
         assert (owner.gone, owner.errors) == ((gone,), ())

@@ -23,8 +23,8 @@ from tallystick.sandbox.snapshot import (
     MAGIC,
     PAGE_BYTES,
     Image,
-    packed,
-    unpacked,
+    pack_snapshot,
+    unpack_snapshot,
 )
 
 # Pages that are stored, pages that are deflated, and more than one group of each.
@@ -46,7 +46,7 @@ A_HEADER: dict[str, Any] = {
 
 
 def written(image: Image) -> bytes:
-    return b"".join(packed(named("a"), image))
+    return b"".join(pack_snapshot(named("a"), image))
 
 
 def deflated(data: bytes) -> bytes:
@@ -70,7 +70,7 @@ def in_pieces(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 def test_what_is_packed_is_what_is_unpacked_however_it_is_cut(
     image: Image, cuts: list[int]
 ) -> None:
-    assert unpacked(in_pieces(written(image), cuts)) == (named("a"), image)
+    assert unpack_snapshot(in_pieces(written(image), cuts)) == (named("a"), image)
 
 
 @given(cuts=st.lists(st.integers(0, 500_000), max_size=6))
@@ -80,17 +80,17 @@ def test_groups_that_are_stored_and_groups_that_are_deflated_are_one_stream(
     data = written(MIXED)
 
     assert len(data) < 600_000
-    assert unpacked(in_pieces(data, cuts)) == (named("a"), MIXED)
+    assert unpack_snapshot(in_pieces(data, cuts)) == (named("a"), MIXED)
 
 
 def test_an_image_without_pages_is_kept_too() -> None:
-    assert unpacked([written(an_image(count=0))]) == (named("a"), an_image(count=0))
+    assert unpack_snapshot([written(an_image(count=0))]) == (named("a"), an_image(count=0))
 
 
 @given(data=st.binary(max_size=4_096), prefix=st.sampled_from([b"", MAGIC, MAGIC + b"\0\0\0\1"]))
 def test_arbitrary_bytes_are_refused(data: bytes, prefix: bytes) -> None:
     with pytest.raises(StoreError):
-        unpacked([prefix + data])
+        unpack_snapshot([prefix + data])
 
 
 @st.composite
@@ -106,10 +106,10 @@ def mutations(draw: st.DrawFn) -> bytes:
 @given(data=mutations())
 def test_a_changed_container_is_refused_or_is_another_whole_one(data: bytes) -> None:
     try:
-        found = unpacked([data])
+        found = unpack_snapshot([data])
     except StoreError:
         return
-    assert unpacked(packed(*found)) == found
+    assert unpack_snapshot(pack_snapshot(*found)) == found
 
 
 @given(keep=st.integers(0, 5_000))
@@ -117,18 +117,18 @@ def test_a_container_that_is_cut_short_is_refused(keep: int) -> None:
     data = written(an_image())
 
     with pytest.raises(StoreError):
-        unpacked([data[: min(keep, len(data) - 1)]])
+        unpack_snapshot([data[: min(keep, len(data) - 1)]])
 
 
 def test_what_is_no_snapshot_is_refused() -> None:
     with pytest.raises(StoreError, match="no snapshot"):
-        unpacked(forged(canonical(A_HEADER), b"", magic=b"SQLite format 3\0"))
+        unpack_snapshot(forged(canonical(A_HEADER), b"", magic=b"SQLite format 3\0"))
 
 
 @pytest.mark.parametrize("number", [0, 2, 2**32 - 1])
 def test_an_unknown_format_is_refused_by_name(number: int) -> None:
     with pytest.raises(StoreError, match=f"format {number}; this version reads 1"):
-        unpacked(forged(b"what a later version writes", b"", number=number))
+        unpack_snapshot(forged(b"what a later version writes", b"", number=number))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_an_unknown_format_is_refused_by_name(number: int) -> None:
 )
 def test_a_forged_header_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(StoreError):
-        unpacked(forged(canonical({**A_HEADER, **change}), deflated(bytes(2 * PAGE_BYTES))))
+        unpack_snapshot(forged(canonical({**A_HEADER, **change}), deflated(bytes(2 * PAGE_BYTES))))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_forged_header_is_refused(change: dict[str, Any]) -> None:
 )
 def test_a_header_that_is_not_canonical_is_refused(header: bytes) -> None:
     with pytest.raises(StoreError):
-        unpacked(forged(header, deflated(bytes(2 * PAGE_BYTES))))
+        unpack_snapshot(forged(header, deflated(bytes(2 * PAGE_BYTES))))
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_a_header_that_is_not_canonical_is_refused(header: bytes) -> None:
 )
 def test_pages_that_are_not_those_of_the_header_are_refused(pages: bytes, why: str) -> None:
     with pytest.raises(StoreError, match=why):
-        unpacked(forged(canonical(A_HEADER), pages))
+        unpack_snapshot(forged(canonical(A_HEADER), pages))
 
 
 def test_bytes_in_a_later_piece_are_after_its_end_too() -> None:
     with pytest.raises(StoreError, match="after its end"):
-        unpacked([written(an_image()), b"", b"\0"])
+        unpack_snapshot([written(an_image()), b"", b"\0"])
 
 
 def test_a_bomb_is_not_unpacked() -> None:
@@ -207,7 +207,7 @@ def test_a_bomb_is_not_unpacked() -> None:
     tracemalloc.start()
 
     with pytest.raises(StoreError, match="more than the 2 pages"):
-        unpacked(bomb)
+        unpack_snapshot(bomb)
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -220,7 +220,7 @@ def test_a_header_that_is_too_long_is_refused_before_it_is_read() -> None:
         raise AssertionError("it was read")
 
     with pytest.raises(StoreError, match="header of 16,777,217 bytes"):
-        unpacked(endless())
+        unpack_snapshot(endless())
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_header_that_is_too_long_is_refused_before_it_is_read() -> None:
 )
 def test_an_image_that_could_not_be_read_again_is_not_written(change: dict[str, Any]) -> None:
     with pytest.raises(StoreError):
-        packed(named("a"), msgspec.structs.replace(an_image(), **change))
+        pack_snapshot(named("a"), msgspec.structs.replace(an_image(), **change))
 
 
 def test_packing_holds_a_piece_or_two_beside_the_image() -> None:
@@ -247,7 +247,7 @@ def test_packing_holds_a_piece_or_two_beside_the_image() -> None:
     )
     tracemalloc.start()
 
-    length = sum(map(len, packed(named("a"), large)))
+    length = sum(map(len, pack_snapshot(named("a"), large)))
 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

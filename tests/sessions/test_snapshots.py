@@ -31,7 +31,7 @@ from tallystick.attachments.port import Chunks
 from tallystick.attachments.session import snapshots_holder
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.errors import InvalidName, SnapshotNotFound, StoreError
-from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, SNAPSHOT_TYPE, Image, packed
+from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, SNAPSHOT_TYPE, Image, pack_snapshot
 from tallystick.sessions.snapshots import SessionImages, open_snapshots
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def test_what_a_session_puts_itself_is_no_snapshot_of_it(
     store: SessionImages, kept: SqliteAttachments
 ) -> None:
     held = session(kept, "S")
-    forged = b"".join(packed(named("a", ident="X"), an_image()))
+    forged = b"".join(pack_snapshot(named("a", ident="X"), an_image()))
     held.commit([held.put(forged, media_type=SNAPSHOT_TYPE, label="a:X:7").id])
 
     assert store.list("S") == []
@@ -116,7 +116,7 @@ def test_what_has_another_label_is_no_snapshot(
 def test_a_snapshot_that_was_only_intended_is_not_there_yet(
     store: SessionImages, kept: SqliteAttachments
 ) -> None:
-    begun = packed(named("a", ident="X"), an_image())
+    begun = pack_snapshot(named("a", ident="X"), an_image())
     session(kept, snapshots_holder("S")).put(begun, media_type=SNAPSHOT_TYPE, label="a:X:7")
 
     assert store.list("S") == []
@@ -126,7 +126,7 @@ def test_bytes_of_another_snapshot_are_not_taken_for_this_one(
     store: SessionImages, kept: SqliteAttachments
 ) -> None:
     held = session(kept, snapshots_holder("S"))
-    other = packed(named("b", ident="X"), an_image())
+    other = pack_snapshot(named("b", ident="X"), an_image())
     held.commit([held.put(other, media_type=SNAPSHOT_TYPE, label="a:X:7").id])
 
     with pytest.raises(StoreError, match="snapshot 'a': its bytes are those of 'b'"):
@@ -308,12 +308,12 @@ def test_bytes_that_somebody_else_holds_outlive_their_snapshot(
 ) -> None:
     store.save(named("a", ident="1"), an_image_of(1))
     other = session(kept, "other")
-    old = other.put(packed(named("a", ident="1"), an_image_of(1)))
+    old = other.put(pack_snapshot(named("a", ident="1"), an_image_of(1)))
 
     store.save(named("a", ident="2"), an_image_of(2))
 
     assert blobs_in(kept) == {old.id, blob_of(kept, "a")}
-    assert other.read(old.id) == b"".join(packed(named("a", ident="1"), an_image_of(1)))
+    assert other.read(old.id) == b"".join(pack_snapshot(named("a", ident="1"), an_image_of(1)))
 
 
 def test_a_sweep_takes_no_living_snapshot(tmp_path: Path) -> None:

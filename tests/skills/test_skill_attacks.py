@@ -754,7 +754,7 @@ def test_evidence_is_what_loads_and_uses_came_to(
     started = run.records[0]
     assert isinstance(started, RunStarted)
     assert started.skills is not None
-    run_attachments = run.session.shelf_of(run.records)
+    run_attachments = run.session.attachments_of(run.records)
     cards = recorded_cards(started.skills, run_attachments)
     loaded, used = ["gamma"] * put, list[tuple[str, str]]()
     turns = [each for each in asked(run.records) if each.evidence is not None]

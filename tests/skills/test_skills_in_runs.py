@@ -77,7 +77,7 @@ def skills(root: Path) -> Skills:
 
 
 def evidences(run: Played) -> list[msgspec.Struct]:
-    run_attachments = run.session.shelf_of(run.records)
+    run_attachments = run.session.attachments_of(run.records)
     return [
         read_evidence(each.evidence, run_attachments)
         for each in asked(run.records)
@@ -395,7 +395,7 @@ def test_each_turn_records_evidence_that_can_be_made_again(
     started = run.records[0]
     assert isinstance(started, RunStarted)
     assert started.skills is not None
-    cards = recorded_cards(started.skills, run.session.shelf_of(run.records))
+    cards = recorded_cards(started.skills, run.session.attachments_of(run.records))
     used = SkillState(loaded=("shelf-codes",), used=(("shelf-codes", "resource rates.csv"),))
     assert evidence_of(started.skills, cards, used) == found[-1]
     assert started.skills.rendered in opening(started)[0].text
@@ -449,7 +449,7 @@ def test_why_says_in_a_sentence_what_became_of_a_skill(
         "FINAL(1)",
         put=["by-hand"],
     )
-    run_attachments = run.session.shelf_of(run.records)
+    run_attachments = run.session.attachments_of(run.records)
 
     shown = why_in_run("r", run.records, run_attachments, "shelf-codes").sentence
     hidden = why_in_run("r", run.records, run_attachments, "by-hand").sentence

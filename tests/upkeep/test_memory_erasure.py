@@ -30,7 +30,7 @@ from tallystick.memory.exchange import export_notes
 from tallystick.memory.memory import open_keys
 from tallystick.memory.note import REDACTED
 from tallystick.memory.receipts.receipt import RunErased
-from tallystick.memory.receipts.receipts import kept_receipts, verify_chain
+from tallystick.memory.receipts.receipts import all_receipts, verify_chain
 from tallystick.memory.store.records import Criteria, ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.verify import verify_memory
@@ -38,9 +38,9 @@ from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.programs import execution
 from tallystick.runtime.runs.history import records_of
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
-from tallystick.sandbox.snapshot import MAGIC, unpacked
+from tallystick.sandbox.snapshot import MAGIC, unpack_snapshot
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.sessions.file import SessionFile
 from tallystick.sessions.rows import SessionState
@@ -154,7 +154,7 @@ class World:
                 with kept.chunks(id) as chunks:
                     data = b"".join(chunks)
                 if data.startswith(MAGIC):
-                    made.append((id, b"".join(unpacked([data])[1].pages)))
+                    made.append((id, b"".join(unpack_snapshot([data])[1].pages)))
         return made
 
     def check(self, *, erased: bool = True) -> None:
@@ -164,7 +164,7 @@ class World:
         assert ledger.ok
         assert (memory.valid, memory.error_message) == (True, None)
         assert (memory.erased > 0) is erased
-        chain = verify_chain(kept_receipts(self.memory.store), keys=self.memory.keys.by_id)
+        chain = verify_chain(all_receipts(self.memory.store), keys=self.memory.keys.by_id)
         assert chain.valid
 
 
@@ -547,7 +547,7 @@ def test_a_run_that_is_running_is_reported_and_the_rest_goes(world: World) -> No
     busy = world.run(RECALL, "FINAL(1)").run
     gone = world.run(RECALL, "FINAL(2)").run
 
-    with held_run(world.ledger, busy):
+    with lock_run(world.ledger, busy):
         done = world.forget(world.note)
 
     assert how(done) == {busy: "named kept", gone: "named pruned"}

@@ -49,7 +49,7 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import is_child, records_of, resolve_run
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT, SharedCap
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import block
@@ -384,7 +384,7 @@ def test_what_may_still_be_needed_is_kept_with_a_reason(kit: Kit) -> None:
     running = made(kit, 10)
     before = {row.run: row.head for row in kit.ledger.runs()}
 
-    with held_run(kit.ledger, running):
+    with lock_run(kit.ledger, running):
         found = list(kit.pruner().chosen(keep=0))
         done = {run: kit.prune(run) for run in before if run != fork}
 
@@ -574,7 +574,7 @@ def test_the_file_is_not_written_anew_while_somebody_works(kit: Kit) -> None:
     pruner = kit.pruner()
     assert isinstance(pruner.prune(run, why=""), Pruned)
 
-    with held_run(kit.ledger, other):
+    with lock_run(kit.ledger, other):
         note = pruner.shrink()
 
     assert note == f"the ledger's file keeps its size for now: run {other} is running"

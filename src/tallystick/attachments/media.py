@@ -72,7 +72,7 @@ def canonical_media_type(given: str) -> str:
     return _ALIASES.get(plain, plain)
 
 
-def described(
+def reference_to(
     *, id: str, byte_len: int, head: bytes, declared: Declared = NOTHING_DECLARED
 ) -> AttachmentRef:
     """Return the reference to bytes of which `head` is the beginning, or all.
@@ -84,7 +84,7 @@ def described(
     _check_label(declared.label)
     for field, side in (("width", declared.width), ("height", declared.height)):
         _check_side(field, side)
-    shown = sniffed(head, whole=byte_len == len(head))
+    shown = media_type_of(head, whole=byte_len == len(head))
     said = None if declared.media_type is None else canonical_media_type(declared.media_type)
     believed = shown if said is None or _contradicts(shown, said) else said
     size = image_size(head) or (declared.width, declared.height)
@@ -99,7 +99,7 @@ def described(
     )
 
 
-def sniffed(head: bytes, *, whole: bool) -> str:
+def media_type_of(head: bytes, *, whole: bool) -> str:
     """Return the media type that the first bytes show.
 
     Bytes that show none, or are not text, are `application/octet-stream`. JSON is detected only if

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tallystick.attachments.manifest import DELETING, FREE, Blob, ManifestRows
-from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.media import HEAD_BYTES, reference_to
 from tallystick.attachments.port import (
     CHUNK_BYTES,
     NOTHING_DECLARED,
@@ -162,11 +162,11 @@ class StoredAttachments:
             return _stage_whole(bytes(head), declared)
         in_memory = isinstance(source, bytes | bytearray | memoryview)
         # Checks the declaration before anything is written.
-        described(id="", byte_len=0, head=b"", declared=declared)
+        reference_to(id="", byte_len=0, head=b"", declared=declared)
         seen = bytearray(head[:HEAD_BYTES])
         whole = _note_head(bytes(head), pieces, seen)
         blob, id, length = self._stage_large(whole, in_memory=in_memory)
-        ref = described(id=id, byte_len=length, head=bytes(seen), declared=declared)
+        ref = reference_to(id=id, byte_len=length, head=bytes(seen), declared=declared)
         return Staged(ref=ref, blob=blob)
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
@@ -329,7 +329,9 @@ def _note_head(
 
 def _stage_whole(data: bytes, declared: Declared) -> Staged:
     id = hashlib.sha256(data).hexdigest()
-    return Staged(ref=described(id=id, byte_len=len(data), head=data, declared=declared), data=data)
+    return Staged(
+        ref=reference_to(id=id, byte_len=len(data), head=data, declared=declared), data=data
+    )
 
 
 class WholeChunks:

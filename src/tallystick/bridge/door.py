@@ -23,7 +23,7 @@ from tallystick.runtime.calls.queries import ITEMS_MAX, Queries, QueryOutcome, Q
 from tallystick.runtime.calls.scope import Call, CallScope
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.spend.scopes import RunScopes
-from tallystick.sandbox.host import encoded_reply, error_reply
+from tallystick.sandbox.host import encode_reply, error_reply
 
 _NAME = "llm_query"
 # Errors of the record itself: a program cannot handle those, so they end the run.
@@ -112,7 +112,7 @@ class BridgeDoor:
             # The call needs an end in the record: the program may continue, and ask again.
             await self._end(call, error_reply(error))
             raise
-        await self._end(call, encoded_reply(text))
+        await self._end(call, encode_reply(text))
         return self._answer(str(text), heard)
 
     async def _end(self, call: Call, reply: bytes) -> None:

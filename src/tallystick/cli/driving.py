@@ -44,7 +44,7 @@ from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
-from tallystick.skills.found import loaded_by
+from tallystick.skills.found import loaded_skill_id
 
 if TYPE_CHECKING:
     from tallystick.memory.memory import Memory
@@ -356,7 +356,7 @@ class Watcher:
         self.run = self.run or run
         if isinstance(record, ReceiptIssued) and run == self.run:
             self._display.receipts.append(record.receipt)
-        skill = loaded_by(record)
+        skill = loaded_skill_id(record)
         if skill is not None:
             self.loaded.append(skill)
         if self._display.shows_progress and isinstance(record, RunStarted) and record.strategy_why:

@@ -15,7 +15,7 @@ from tallystick.core.errors import UsageError, system_errors
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import Settings
-from tallystick.skills.found import skills_here
+from tallystick.skills.found import find_usable_skills
 from tallystick.vocabulary.capability import VocabularyAsked, read_vocabulary
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def skills_for(
         if not quiet:
             click.echo(f"warning: {line}", err=True)
 
-    return skills_here(settings.skills, flags=directories, put=put, say=say)
+    return find_usable_skills(settings.skills, flags=directories, put=put, say=say)
 
 
 def _limit_options(default: Callable[[object], str]) -> Option:

@@ -16,7 +16,7 @@ import msgspec
 from tallystick.core.budget.amount import Amount
 from tallystick.core.charge import Charge
 from tallystick.core.errors import LedgerError
-from tallystick.core.machine.turn import changed, charge_of
+from tallystick.core.machine.turn import charge_of, with_new_terms
 from tallystick.core.records import (
     CUT_OFF,
     DOUBTED,
@@ -315,7 +315,7 @@ class History:
         started = self.records[0]
         for record in self.records:
             if isinstance(record, Continuation):
-                started = changed(started, record)
+                started = with_new_terms(started, record)
         return started
 
     @property

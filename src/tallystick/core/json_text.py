@@ -70,7 +70,7 @@ def read_json(text: str, *, chars_max: int = CHARS_MAX) -> object:
     return value
 
 
-def shown(value: object) -> str:
+def short_json(value: object) -> str:
     """Return a value as JSON, cut to 80 characters with "..." at the end, for messages.
 
     Raise `TypeError` for a value that JSON has no form for.
@@ -99,7 +99,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) < len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{shown(twice)} stands twice in one object")
+        raise ValueError(f"{short_json(twice)} stands twice in one object")
     return made
 
 
@@ -113,7 +113,7 @@ def _check_characters(value: object) -> None:
         elif isinstance(held, list):
             waiting.extend(held)
         elif isinstance(held, str) and any("\ud800" <= each <= "\udfff" for each in held):
-            raise ValueError(f"{shown(held)} holds half of a character")
+            raise ValueError(f"{short_json(held)} holds half of a character")
 
 
 def _whole(number: str) -> int:

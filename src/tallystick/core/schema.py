@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tallystick.core.errors import UsageError
-from tallystick.core.json_text import finite_float, refuse_constant, shown
+from tallystick.core.json_text import finite_float, refuse_constant, short_json
 
 _DEPTH_MAX = 16
 _NODES_MAX = 500
@@ -175,9 +175,9 @@ def _problem(value: object, schema: Mapping[str, Any], where: str, steps: list[i
     if kinds and not any(_TYPES[kind](value) for kind in kinds):
         return f"{where} is {_kind(value)}, not {' or '.join(kinds)}"
     if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
-        return f"{where} is {shown(value)}, which is none of {shown(schema['enum'])}"
+        return f"{where} is {short_json(value)}, which is none of {short_json(schema['enum'])}"
     if "const" in schema and not _same(value, schema["const"]):
-        return f"{where} is {shown(value)}, not {shown(schema['const'])}"
+        return f"{where} is {short_json(value)}, not {short_json(schema['const'])}"
     problem = _size_problem(value, schema, where)
     if problem is None and isinstance(value, dict):
         problem = _object_problem(value, schema, where, steps)
@@ -241,7 +241,7 @@ def _combined_problem(
 # -- replies -----------------------------------------------------------------------------------
 
 
-def found_in(text: str, schema: Mapping[str, Any]) -> object:
+def json_in_reply(text: str, schema: Mapping[str, Any]) -> object:
     """Return the JSON value in a reply, not yet compared with the schema.
 
     Tried in this order: the whole text, each block in a fence, what the type of the schema allows,

@@ -77,14 +77,14 @@ class Choice:
     why: str = ""
 
 
-def checked(asked: str) -> AskedStrategy:
+def check_strategy_name(asked: str) -> AskedStrategy:
     """Return a strategy by its name. Raise `UsageError` for an unknown name."""
     if not _is_strategy(asked):
         raise UsageError(f"strategy: must be {_KNOWN}, not {str(asked)[:40]!r}")
     return asked
 
 
-def chosen(asked: AskedStrategy, facts: Facts) -> Choice:
+def choose_strategy(asked: AskedStrategy, facts: Facts) -> Choice:
     """Return the strategy to use. Only the reason of `auto` is not empty.
 
     Raise `UsageError` if direct was asked for and the texts do not fit. A direct run that no budget
@@ -102,7 +102,7 @@ def refusal(why: str) -> UsageError:
     return UsageError(f"strategy direct: {why}; take code, recursive or auto")
 
 
-def stay_on_host(tokens: int) -> str:
+def why_on_host(tokens: int) -> str:
     """Return the reason why texts that are too long for the guest cannot be in a prompt."""
     return f"texts of about {tokens:,} tokens stay on the host"
 
@@ -111,14 +111,14 @@ def _is_strategy(asked: str) -> TypeGuard[AskedStrategy]:
     return asked in STRATEGIES
 
 
-def not_direct(facts: Facts) -> str | None:
+def why_not_direct(facts: Facts) -> str | None:
     """Return why a run cannot be direct: its texts do not fit, or are not paid for. Else None."""
     return _why_no_room(facts) or _why_not_paid(facts)
 
 
 def _why_no_room(facts: Facts) -> str | None:
     if facts.on_host:
-        return stay_on_host(facts.text_tokens)
+        return why_on_host(facts.text_tokens)
     window = WINDOW if facts.window is None else facts.window
     reply = min(facts.reply_tokens, window // _REPLY_PART)
     if facts.prompt_tokens + reply > window:
@@ -148,7 +148,7 @@ def _auto(facts: Facts) -> Choice:
     if not facts.text_tokens:
         if not facts.pictures:
             return Choice(strategy="code", why="there is no text to read")
-        if (why := not_direct(facts)) is not None:
+        if (why := why_not_direct(facts)) is not None:
             return Choice(strategy="code", why=f"not direct: {why}")
         return Choice(strategy="direct", why="there are only pictures, which no program sees")
     # Before any length is looked at: a model miscounts rows also if they are short.
@@ -159,7 +159,7 @@ def _auto(facts: Facts) -> Choice:
         )
     if facts.on_host or facts.prompt_tokens > DIRECT_TOKENS_MAX:
         return _choose_for_long(facts)
-    if (why := not_direct(facts)) is not None:
+    if (why := why_not_direct(facts)) is not None:
         return Choice(strategy="code", why=f"not direct: {why}")
     # Compared with reading in pieces, not with code: programs alone are often cheaper, but they
     # understand nothing.

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.attachments.media import HEAD_BYTES, image_size, sniffed
+from tallystick.attachments.media import HEAD_BYTES, image_size, media_type_of
 from tallystick.core.errors import UsageError
 from tallystick.runtime.context.inputs import PICTURES, UTF_8
 from tallystick.sandbox.text import HostText
@@ -414,7 +414,7 @@ def _picture(head: bytes, size: int, name: str) -> str | None:
 
     Raise `UsageError` for a picture of over 20,000,000 bytes, or whose size cannot be read.
     """
-    media_type = sniffed(head, whole=len(head) == size)
+    media_type = media_type_of(head, whole=len(head) == size)
     if media_type not in PICTURES:
         return None
     if size > _PICTURE_BYTES_MAX:

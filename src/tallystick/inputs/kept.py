@@ -10,7 +10,7 @@ from typing import Any
 
 from tallystick.attachments.port import AttachmentError
 from tallystick.attachments.session import Batch
-from tallystick.core.citation.cited import Cited, cited_in
+from tallystick.core.citation.cited import Cited, check_answer
 from tallystick.core.citation.claims import Documents
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.records import AttachmentRef, InputRef, RunEnded, RunStarted, TextRef
@@ -174,7 +174,7 @@ def cite_answer(
         return Cited()
     answered = ended.stop == "answered"
     try:
-        return cited_in(
+        return check_answer(
             ended.answer,
             question=started.goal,
             documents=Documents(_documents(started, data, run_attachments)),

@@ -64,7 +64,7 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
     return inputs
 
 
-def encodings_told(inputs: Sequence[Input]) -> list[str]:
+def describe_encodings(inputs: Sequence[Input]) -> list[str]:
     """Return a line for each text that was not UTF-8; a single line for more than three.
 
     UTF-8 with a byte order mark has none.

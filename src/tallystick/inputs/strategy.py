@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.media import HEAD_BYTES, reference_to
 from tallystick.attachments.port import Declared
 from tallystick.attachments.session import SessionAttachments
 from tallystick.core.budget.amount import Remaining
@@ -26,11 +26,11 @@ from tallystick.core.strategy import (
     Facts,
     Figures,
     Strategy,
-    checked,
-    chosen,
-    not_direct,
+    check_strategy_name,
+    choose_strategy,
     refusal,
-    stay_on_host,
+    why_not_direct,
+    why_on_host,
 )
 from tallystick.inputs.layout import STR_BYTES_MAX, InputLayout, layout_of
 from tallystick.inputs.shapes import shape_of
@@ -84,8 +84,8 @@ def check_strategy(asked: AskedStrategy | None, inputs: Sequence[Input]) -> None
     if asked is None:
         return
     size = sum(len(each.text) for each in inputs if not each.is_picture)
-    if checked(asked) == "direct" and size > STR_BYTES_MAX:
-        raise refusal(stay_on_host(size // _BYTES_PER_TOKEN))
+    if check_strategy_name(asked) == "direct" and size > STR_BYTES_MAX:
+        raise refusal(why_on_host(size // _BYTES_PER_TOKEN))
 
 
 def with_strategy(
@@ -114,9 +114,9 @@ def with_strategy(
         window=window_of(model),
     )
     if asked is None:
-        direct = not_direct(facts) is None
+        direct = why_not_direct(facts) is None
         return _with_chosen(started, "direct", layout, why=_UNREAD) if direct else started
-    choice = chosen(asked, facts)
+    choice = choose_strategy(asked, facts)
     return _with_chosen(started, choice.strategy, layout, why=choice.why)
 
 
@@ -351,7 +351,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     auto_why: str
 
 
-def estimated(
+def estimate_run(
     model: Model,
     goal: str,
     *,
@@ -413,7 +413,7 @@ def estimated(
     most = None if worst is None else worst(bound, cap)
     left = Remaining(tokens=limits.tokens, usd=limits.usd, model_calls=limits.model_calls)
     facts = facts_of(started, layout=layout, terms=terms, left=left, window=window_of(model))
-    choice = chosen("auto", facts)
+    choice = choose_strategy("auto", facts)
     return Estimate(
         model=model.name,
         price=terms.decision.policy,
@@ -430,7 +430,7 @@ def estimated(
         and terms.decision.policy != "refuse"
         and (limits.usd is None or most is None or worst is None or worst(bound, 1) <= limits.usd),
         strategies=(
-            _estimate("direct", facts.direct, not_direct(facts) or ""),
+            _estimate("direct", facts.direct, why_not_direct(facts) or ""),
             _estimate("code", facts.code),
             _estimate("recursive", facts.recursive),
         ),
@@ -451,7 +451,7 @@ def _estimate(strategy: Strategy, figures: Figures, why_not: str = "") -> Strate
 
 def _picture(given: Input) -> AttachmentRef:
     """Return the reference that storing a picture would give, but without an id."""
-    return described(
+    return reference_to(
         id="",
         byte_len=len(given.text),
         head=given.text.read_raw(0, HEAD_BYTES),

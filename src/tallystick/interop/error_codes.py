@@ -27,7 +27,7 @@ class ErrorCode(msgspec.Struct, frozen=True, kw_only=True):
     requires_user_action: bool = False
 
 
-class ToldError(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
     """An error as `--json` and other surfaces show it. `kind` is our own dotted code."""
 
     type: str
@@ -181,10 +181,10 @@ def entry_of_stop(stop: StopReason) -> ErrorCode | None:
     return None if stop == "answered" else ERROR_CODES[_STOPS[stop]]
 
 
-def told_error(error: BaseException) -> ToldError:
+def error_report(error: BaseException) -> ErrorReport:
     """Return an error with its row, to be written as JSON. `kind` is "error" without a code."""
     entry = entry_of(error)
-    return ToldError(
+    return ErrorReport(
         type=entry.name,
         code=entry.code,
         kind=str(getattr(error, "code", "error")),

@@ -15,7 +15,7 @@ import msgspec
 
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.json_text import digest
-from tallystick.core.records import AttachmentRef, StopReason, written
+from tallystick.core.records import AttachmentRef, StopReason, encodable
 
 # The texts of a run in trajectory events: whole, cut, or left out.
 
@@ -94,7 +94,7 @@ class Shown:
         if self.redact:
             return REDACTED
         # Half of a surrogate pair has no bytes in JSON.
-        return written(text if self.chars_max is None else text[: self.chars_max])
+        return encodable(text if self.chars_max is None else text[: self.chars_max])
 
     def _is_cut(self, text: str) -> bool:
         return not self.redact and self.chars_max is not None and len(text) > self.chars_max

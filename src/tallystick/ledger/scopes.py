@@ -43,7 +43,7 @@ from tallystick.core.budget.amount import (
     lower_of,
     tightest,
 )
-from tallystick.core.budget.tree import caps_of, check_place, exhausted, figures_of, row_of
+from tallystick.core.budget.tree import caps_of, check_place, figures_of, refusal_of, row_of
 from tallystick.core.errors import InvalidLimit, LedgerCorrupt, UsageError
 from tallystick.ledger import scope_rows as rows
 from tallystick.ledger.file import FORMAT
@@ -633,7 +633,7 @@ def _with_lower_limits(row: ScopeRow, own: Budget) -> ScopeRow:
 
 
 def _check_own_limits(row: ScopeRow, figures: Sequence[int]) -> None:
-    refusal = exhausted(_remaining_by_scope([row]), figures)
+    refusal = refusal_of(_remaining_by_scope([row]), figures)
     if refusal is not None:
         raise refusal
 
@@ -651,7 +651,7 @@ def _refusal(found: list[ScopeRow], figures: Sequence[int]) -> BudgetExhausted:
 
     Raise `Damaged` if it would fit.
     """
-    refusal = exhausted(_remaining_by_scope(found), figures)
+    refusal = refusal_of(_remaining_by_scope(found), figures)
     if refusal is None:
         raise rows.Damaged("a meter refuses what it has room for")
     return refusal

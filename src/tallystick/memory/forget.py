@@ -188,7 +188,7 @@ def expired_ids(memory: SqliteMemory) -> list[str]:
     return [id for (id,) in rows]
 
 
-def saying_ids(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]:
+def ids_with_content(memory: SqliteMemory, says: Callable[[bytes], bool]) -> list[str]:
     """Return the ids of all notes with an entry in the log whose body satisfies `says`.
 
     It is called once for each entry that has a body; those of erased notes have none.
@@ -257,7 +257,7 @@ def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence
         writer.append(NotesForgetting(ids=tuple(ids), runs=tuple(runs), at=writer.at))
 
 
-def runs_begun(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
+def announced_runs(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
     """Return the runs that were to be erased with one of these notes, whether or not they were."""
     found: set[str] = set()
     with memory.reading() as db:
@@ -474,7 +474,7 @@ def forget_expired(
     return _forget(memory, expired_ids(memory), act, scrub=scrub)
 
 
-def forgettable(
+def preview_forget(
     memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: ForgetStrategy
 ) -> Forgettable:
     """Return which notes `forget` would forget, which are erased already, and which it may not.

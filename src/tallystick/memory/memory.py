@@ -46,8 +46,8 @@ from tallystick.memory.receipts.receipts import (
     Verified,
     VerifiedForget,
     check_citation,
-    kept_forget,
-    kept_receipt,
+    find_forget_receipt,
+    find_recall_receipt,
     read_citation,
     verify_forgotten,
 )
@@ -486,7 +486,7 @@ class Memory:
 
         Raise `ReceiptUnknown` for any other id.
         """
-        found = kept_receipt(self.store, read_id)
+        found = find_recall_receipt(self.store, read_id)
         # The same error as for no receipt: an agent gets no sign of what others recalled.
         if self._reader is not None and found.agent_id != self._reader:
             raise ReceiptUnknown(id=read_id)
@@ -577,7 +577,7 @@ class Memory:
 
         Raise `ReceiptUnknown` if there is none of that id.
         """
-        return kept_forget(self.store, forget_id)
+        return find_forget_receipt(self.store, forget_id)
 
     def verify_forget(self, receipt: ForgetReceipt) -> VerifiedForget:
         """Check a receipt of a forgetting against the memory as it is now.

@@ -19,7 +19,7 @@ from tallystick.memory.recall.selection import EVERYTHING, Filters, select_notes
 from tallystick.memory.recall.view import view
 from tallystick.memory.receipts.receipts import (
     ChainVerdict,
-    kept_receipts,
+    all_receipts,
     receipts_up_to,
     verify_chain,
 )
@@ -260,9 +260,7 @@ def check_memory(memory: Memory, *, head: Head | None = None) -> Checked:
     try:
         # A receipt that was appended after the head could be anybody's.
         genuine = receipts_up_to(memory.store, head.count) if head and log.valid else 0
-        receipts = verify_chain(
-            kept_receipts(memory.store), keys=memory.keys.by_id, genuine=genuine
-        )
+        receipts = verify_chain(all_receipts(memory.store), keys=memory.keys.by_id, genuine=genuine)
     except StorageFailed as error:
         receipts = ChainVerdict(
             valid=False, total_records=0, verified_records=0, error_message=str(error)

@@ -393,7 +393,7 @@ _FAILED = (Exception, SystemExit, KeyboardInterrupt)
 
 def _call_function(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> bytes:
     try:
-        return encoded_reply(function(*args, **kwargs))
+        return encode_reply(function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
         raise
     except _FAILED as error:
@@ -419,14 +419,14 @@ async def _await_call(
     function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
 ) -> bytes:
     try:
-        return encoded_reply(await function(*args, **kwargs))
+        return encode_reply(await function(*args, **kwargs))
     except _NOT_THE_PROGRAMS:
         raise
     except _FAILED as error:
         return error_reply(error)
 
 
-def encoded_reply(value: object) -> bytes:
+def encode_reply(value: object) -> bytes:
     """Encode the result of a host function; an error reply if it cannot be encoded."""
     if type(value) is bytes:
         return b"3" + value
@@ -466,7 +466,7 @@ _PATH = re.compile(
 )
 
 
-def without_paths(message: str) -> str:
+def shorten_paths(message: str) -> str:
     """Return a message in which each absolute path is cut to its last part."""
     return _PATH.sub(_last_name, message)
 
@@ -495,7 +495,7 @@ def error_reply(error: BaseException) -> bytes:
     message = _text_of(error)
     if not isinstance(error, TallystickError):
         # The message was not written for the model, and may contain paths of this machine.
-        message = f"{kind}: {without_paths(message)}" if message else kind
+        message = f"{kind}: {shorten_paths(message)}" if message else kind
     message = message[:_ERROR_CHARS_MAX] or kind
     body = {"kind": kind, "message": message}
     if isinstance(error, CapabilityDenied):

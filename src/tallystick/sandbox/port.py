@@ -264,7 +264,7 @@ class Host(Protocol):
         ...
 
 
-class SandboxSession(Protocol):
+class SandboxInterpreter(Protocol):
     """An interpreter that keeps its variables from program to program, and runs one at a time."""
 
     @property
@@ -294,7 +294,7 @@ class Sandbox(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def open(self, *, session_id: str, seed: int = 0) -> SandboxSession:
+    async def open(self, *, session_id: str, seed: int = 0) -> SandboxInterpreter:
         """Open a new interpreter, whose random numbers come from `seed`."""
         ...
 

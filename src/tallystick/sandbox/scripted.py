@@ -16,7 +16,7 @@ from tallystick.sandbox.port import (
     HostCall,
     ProgramCharge,
     Sandbox,
-    SandboxSession,
+    SandboxInterpreter,
 )
 
 
@@ -27,7 +27,7 @@ class Scripted(msgspec.Struct, frozen=True, kw_only=True):
     result: ExecutionResult = ExecutionResult()
 
 
-class ScriptedSession:
+class ScriptedInterpreter:
     """Play the script, one entry for each program; the text of the program has no effect."""
 
     def __init__(self, session_id: str, script: Iterator[Scripted]) -> None:
@@ -88,9 +88,9 @@ class ScriptedSandbox:
     def __init__(self, script: Iterable[Scripted]) -> None:
         self._script = iter(script)
 
-    async def open(self, *, session_id: str, seed: int = 0) -> ScriptedSession:
+    async def open(self, *, session_id: str, seed: int = 0) -> ScriptedInterpreter:
         """Open a session that takes the next entries of the script. `seed` is not used."""
-        return ScriptedSession(session_id, self._script)
+        return ScriptedInterpreter(session_id, self._script)
 
     async def self_test(self) -> Sequence[tuple[str, str | None]]:
         """Return nothing, because there is nothing to test."""
@@ -100,5 +100,5 @@ class ScriptedSandbox:
         """Do nothing."""
 
 
-_session: type[SandboxSession] = ScriptedSession
+_session: type[SandboxInterpreter] = ScriptedInterpreter
 _sandbox: type[Sandbox] = ScriptedSandbox

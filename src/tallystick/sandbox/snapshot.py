@@ -8,7 +8,8 @@
 Rule 1: snapshots are written and read piece by piece. Besides the image itself, memory holds one
 or two pieces.
 Rule 2: a snapshot is hostile until parsed. The size of the header is limited before it is read. No
-more is unpacked than the header declares. Anything that `packed` would not write is a `StoreError`.
+more is unpacked than the header declares. Anything that `pack_snapshot` would not write is a
+`StoreError`.
 Rule 3: bytes are not checked against a digest here. The store that keeps them does that.
 
 The time of deflate depends on how far the data shrinks. Pages of objects shrink to a half, at 60
@@ -167,11 +168,11 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _decode = msgspec.json.Decoder(_Header).decode
 
 
-def packed(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
+def pack_snapshot(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
     """Encode a snapshot, in pieces.
 
-    Raise `StoreError`, before the first piece, if `unpacked` could not read the result: its pages
-    do not fit its places, or its header takes over 16 MiB.
+    Raise `StoreError`, before the first piece, if `unpack_snapshot` could not read the result: its
+    pages do not fit its places, or its header takes over 16 MiB.
     """
     header = _Header(
         snapshot=snapshot,
@@ -196,8 +197,11 @@ def packed(snapshot: SnapshotId, image: Image) -> Iterator[bytes]:
     return _pieces(_PREFIX.pack(MAGIC, FORMAT, len(encoded)) + encoded, image.pages)
 
 
-def unpacked(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
-    """Decode a snapshot, to its last byte. Raise `StoreError` if `packed` did not write it."""
+def unpack_snapshot(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
+    """Decode a snapshot, to its last byte.
+
+    Raise `StoreError` if `pack_snapshot` did not write it.
+    """
     reader = _Reader(chunks)
     header = _read_header(reader)
     image = Image(
@@ -215,7 +219,7 @@ def unpacked(chunks: Iterable[bytes]) -> tuple[SnapshotId, Image]:
 def read_origin(chunks: Iterable[bytes]) -> ImageOrigin:
     """Return the origin of a snapshot from its header. The pages are not read.
 
-    Raise `StoreError` if the header is not one that `packed` wrote.
+    Raise `StoreError` if the header is not one that `pack_snapshot` wrote.
     """
     header = _read_header(_Reader(chunks))
     return ImageOrigin(guest=header.guest, engine=header.engine)

@@ -42,7 +42,7 @@ from tallystick.sessions.snapshots import SessionImages
 from tallystick.storage.lock import FileLock
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+    from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -54,7 +54,7 @@ class HeldSession:
         self._sessions = sessions
         self.name = name
 
-    async def reopen(self, sandbox: WasmSandbox) -> WasmSession:
+    async def reopen(self, sandbox: WasmSandbox) -> WasmInterpreter:
         """Open the interpreter as the last process left it, or a fresh one if none did.
 
         Raise `StoreError` if its image cannot be read.
@@ -72,7 +72,7 @@ class HeldSession:
             await session.load(image)
         return session
 
-    async def keep(self, session: WasmSession) -> None:
+    async def keep(self, session: WasmInterpreter) -> None:
         """Store the interpreter for the next process, and release the one before.
 
         A session that was removed stays removed.

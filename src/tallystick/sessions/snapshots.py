@@ -42,9 +42,9 @@ from tallystick.sandbox.snapshot import (
     ImageOrigin,
     SnapshotId,
     SnapshotStore,
-    packed,
+    pack_snapshot,
     read_origin,
-    unpacked,
+    unpack_snapshot,
 )
 from tallystick.sessions.values import VALUES_TYPE
 
@@ -83,7 +83,7 @@ class SessionImages:
         # The time is always 0, so that the same interpreter is stored as the same bytes.
         snapshot = SnapshotId(id=run, name="session", session_id=session, created_at=0)
         held = self._holder(session)
-        pieces = image if isinstance(image, bytes) else packed(snapshot, image)
+        pieces = image if isinstance(image, bytes) else pack_snapshot(snapshot, image)
         ref = held.put(pieces, media_type=SNAPSHOT_TYPE, label=_OF_A_SESSION)
         held.commit([ref.id])
         return ref
@@ -116,7 +116,7 @@ class SessionImages:
     def load_image(self, session: str, ref: AttachmentRef) -> Image:
         """Read an image of the WASM sandbox. Raise `AttachmentError` or `StoreError` on failure."""
         with self._holder(session).chunks(ref.id) as chunks:
-            return unpacked(chunks)[1]
+            return unpack_snapshot(chunks)[1]
 
     def origin(self, session: str, ref: AttachmentRef) -> ImageOrigin | None:
         """Return who made an image, read from its first bytes; None if that cannot be read.
@@ -153,7 +153,7 @@ class SessionImages:
         with _translate_errors(snapshot.name):
             held = self._holder(snapshot.session_id)
             batch = held.batch()
-            ref = batch.add(packed(snapshot, image), media_type=SNAPSHOT_TYPE, label=label)
+            ref = batch.add(pack_snapshot(snapshot, image), media_type=SNAPSHOT_TYPE, label=label)
             with self._attachments.writing(forced=True) as db:
                 replaced = [
                     old.id
@@ -177,7 +177,7 @@ class SessionImages:
                 snapshot, ref = found
                 try:
                     with self._holder(session_id).chunks(ref.id) as chunks:
-                        kept, image = unpacked(chunks)
+                        kept, image = unpack_snapshot(chunks)
                     break
                 except AttachmentNotFound:
                     # It was replaced since `find`, or its bytes are lost: if the name still

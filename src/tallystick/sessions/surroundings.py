@@ -237,7 +237,7 @@ class SessionLease(Surroundings):
 
 
 @contextlib.contextmanager
-def entered_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
+def enter_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
     """Lock the session of a new run. Whatever refuses the run is checked before it is recorded.
 
     `named` is as in `Sessions.find`. Raise `SessionBusy` if another run is in it, and

@@ -15,7 +15,7 @@ import msgspec
 
 from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import cut
-from tallystick.core.machine.state import TOLD_CHARS_MAX
+from tallystick.core.machine.state import SHOWN_CHARS_MAX
 from tallystick.core.records import SkillLoaded, SkillUsed
 from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction
 from tallystick.runtime.calls.scope import Call
@@ -25,7 +25,7 @@ from tallystick.skills.format.manifest import Card
 from tallystick.skills.layers import Registry, Skill
 from tallystick.skills.match import search
 from tallystick.skills.scripts import Job, ScriptResult, Scripts
-from tallystick.skills.skills import Skills, check_invocable, filled_in, plain_path
+from tallystick.skills.skills import Skills, check_invocable, fill_in, plain_path
 
 NO_SKILLS = Skills(registry=Registry())
 _FOUND_MAX = 50
@@ -103,7 +103,7 @@ class SkillCalls:
         card = skill.card
         arguments = [each if isinstance(each, str) else str(each) for each in args]
         body, sha256 = self._skills.instructions(skill)
-        text = filled_in(self._skills, card.id, body, arguments, session=self._session_id)
+        text = fill_in(self._skills, card.id, body, arguments, session=self._session_id)
         # A long answer is stored apart from its record. The prompt is made from records alone, so
         # the note then has the beginning of the text that the model is shown.
         is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
@@ -114,7 +114,7 @@ class SkillCalls:
                 sha256=sha256,
                 token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
                 allowed_tools=card.allowed_tools,
-                told=cut(text, TOLD_CHARS_MAX) if is_long else "",
+                told=cut(text, SHOWN_CHARS_MAX) if is_long else "",
                 files=self._skills.files(skill),
             )
         )

@@ -37,7 +37,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.errors import InvalidName
-from tallystick.skills.format.frontmatter import flattened, has_hidden
+from tallystick.skills.format.frontmatter import has_hidden, one_line_text
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.match import Match
 
@@ -187,7 +187,7 @@ def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
 
 
 def flat(text: str) -> str:
-    """Return a text as one line, as `flattened` does, but quickly if it is one line already."""
+    """Return a text as one line, as `one_line_text` does, but quickly if it is one line already."""
     # Most texts are one line already, and there may be a thousand cards. In every version of
     # Unicode, the space itself is the only printable white space. Of the hidden characters only
     # selectors are printable, and all of them begin with these two bytes.
@@ -198,7 +198,7 @@ def flat(text: str) -> str:
         and (text.isascii() or b"\xf3\xa0" not in text.encode())
     ):
         return text
-    return flattened(text)
+    return one_line_text(text)
 
 
 def without_marks(text: str) -> str:

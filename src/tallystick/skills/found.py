@@ -25,7 +25,7 @@ _RECENT_MAX = 50
 _RECENT_BYTES_MAX = 64 * 1024
 
 
-def skills_here(
+def find_usable_skills(
     settings: SkillSettings,
     *,
     flags: Sequence[Path] = (),
@@ -84,7 +84,7 @@ class Recent:
             write_whole(self._path, msgspec.json.encode(kept), forced=False)
 
 
-def loaded_by(record: Record) -> str | None:
+def loaded_skill_id(record: Record) -> str | None:
     """Return the id of the skill that a record says was loaded; None for any other record."""
     if isinstance(record, HostAnswered) and isinstance(record.skill, SkillLoaded):
         return record.skill.id

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tallystick.skills.errors import SkillAmbiguous, SkillNotFound
 from tallystick.skills.format.folder import Folder, SkillFile, search_directory
-from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, flattened, split
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, one_line_text, split
 from tallystick.skills.format.manifest import Card, Manifest, manifest_of
 from tallystick.skills.places import LAYER_ORDER, Layer, LayerName
 
@@ -56,9 +56,9 @@ class Skill:
             id=self.id,
             name=self.name,
             source=self.layer,
-            description=flattened(manifest.description),
-            when_to_use=flattened(manifest.when_to_use),
-            short=flattened(manifest.short),
+            description=one_line_text(manifest.description),
+            when_to_use=one_line_text(manifest.when_to_use),
+            short=one_line_text(manifest.short),
             disable_model_invocation=manifest.disable_model_invocation,
             user_invocable=manifest.user_invocable,
             paths=manifest.paths,
@@ -200,7 +200,7 @@ def _scan_layer(layer: Layer, scanned: _ScanState) -> None:
         layer.path, within=layer.within, seen=scanned.roots, missed=layer.name in _NAMED
     )
     scanned.failed += [
-        Failed(path=path, layer=layer.name, why=flattened(why)) for path, why in walk.failed
+        Failed(path=path, layer=layer.name, why=one_line_text(why)) for path, why in walk.failed
     ]
     scanned.truncated += [f"{layer.name}: {note}" for note in walk.truncated]
     for found in walk.found:

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.media import HEAD_BYTES, reference_to
 from tallystick.attachments.port import Declared
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.answer import is_direct
 from tallystick.core.machine.state import RunState, SkillState
 from tallystick.core.records import (
-    FILES_TOLD_MAX,
+    FILES_LISTED_MAX,
     AttachmentRef,
     EvidenceRef,
     PutSkill,
@@ -196,7 +196,7 @@ class Skills:
         paths = [each.path for each in found if each.path not in (skill.file, SIGNATURE_NAME)]
         short = [each for each in paths if len(each) <= _PATH_CHARS_MAX and "/." not in f"/{each}"]
         # Instructions usually refer to the files nearest the top.
-        return tuple(sorted(short, key=lambda each: (each.count("/"), each))[:FILES_TOLD_MAX])
+        return tuple(sorted(short, key=lambda each: (each.count("/"), each))[:FILES_LISTED_MAX])
 
     def instructions(self, skill: Skill) -> tuple[str, str]:
         """Return the instructions as they are now, and the digest of their file.
@@ -307,7 +307,7 @@ def catalog_of(
     )
 
 
-def filled_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
+def fill_in(skills: Skills, id: str, body: str, arguments: Sequence[str], *, session: str) -> str:
     """Return instructions with the arguments and variables put in.
 
     The variables are those of `skills`, the skill's id and the session's; none is of the process
@@ -351,7 +351,7 @@ def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
             f"skill {card.id!r} cannot be loaded by users: it says user-invocable: false"
         )
     body, sha256 = skills.instructions(skill)
-    text = filled_in(skills, card.id, body, arguments, session=session)
+    text = fill_in(skills, card.id, body, arguments, session=session)
     if len(text) > _PUT_CHARS_MAX:
         raise SkillArguments(
             f"skill {card.id!r} has {len(text):,} characters; {_PUT_CHARS_MAX:,} go into a prompt"
@@ -421,7 +421,7 @@ def evidence_keeper(
         if live:
             return run_attachments.keep(raw, media_type=MEDIA_TYPE, label=_LABEL)
         declared = Declared(media_type=MEDIA_TYPE, label=_LABEL)
-        return described(
+        return reference_to(
             id=digest(raw), byte_len=len(raw), head=raw[:HEAD_BYTES], declared=declared
         )
 

@@ -33,8 +33,8 @@ from tallystick.core.records import (
     StepLeft,
     StepReceipt,
     StepStatus,
+    encodable,
     figure,
-    written,
 )
 from tallystick.core.step import (
     CompletedStep,
@@ -46,7 +46,7 @@ from tallystick.core.step import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.journal.writer import LedgerWriter
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.spend.scopes import ScopeRef, ScopeTree
 from tallystick.steps.replay import Served, StepReplay, charges_of
 from tallystick.storage.clock import new_id, now_ms
@@ -313,7 +313,7 @@ class _Chain:
                 fence, head = self._again.fence, self._again.history.head
             else:
                 records[0] = _with_missed(records[0], self._missed)
-                self._held.enter_context(held_run(self._ledger, self.id))
+                self._held.enter_context(lock_run(self._ledger, self.id))
                 fence = self._ledger.claim(self.id, create=True)
             self._pen = LedgerWriter(self._ledger, run=self.id, fence=fence, head=head)
         return self._pen
@@ -567,14 +567,14 @@ class ActiveStep:
             path=facts.path,
             name=facts.name,
             function=facts.function,
-            model=None if record.model is None else written(record.model),
+            model=None if record.model is None else encodable(record.model),
             input_tokens=figure(record.input_tokens),
             output_tokens=figure(record.output_tokens),
             usd=figure(record.usd),
             unpriced=record.unpriced,
             llm_calls=record.llm_calls,
             status=record.status,
-            error=None if error is None else written(error, chars_max=_ERROR_CHARS_MAX),
+            error=None if error is None else encodable(error, chars_max=_ERROR_CHARS_MAX),
             started_at=facts.entered_at,
             # `max`, because the clock may have been set back meanwhile.
             completed_at=max(facts.entered_at, figure(now_ms())),
@@ -687,11 +687,11 @@ def _facts(
 ) -> StepEntered:
     model, budget = definition.model, definition.budget
     return StepEntered(
-        path=written(path),
-        name=written(definition.name),
-        function=written(definition.function),
-        key=written(key),
-        model=None if model is None else written(model),
+        path=encodable(path),
+        name=encodable(definition.name),
+        function=encodable(definition.function),
+        key=encodable(key),
+        model=None if model is None else encodable(model),
         tokens_max=budget.tokens,
         usd_max=budget.usd,
         error_boundary=definition.error_boundary,
@@ -718,11 +718,11 @@ def _path(
     part = _escape(definition.function) + (f"[{_escape(key)}]" if key else "")
     if outer is None:
         if again is not None:
-            return again.root_path(written(part))
+            return again.root_path(encodable(part))
         where, time = "", log.occurrence(part)
     elif again is not None:
         where = f"{outer.path}/"
-        time = again.occurrence(written(f"{where}{part}"), caller)
+        time = again.occurrence(encodable(f"{where}{part}"), caller)
     else:
         outer.inner[part] += 1
         where, time = f"{outer.path}/", outer.inner[part]

@@ -14,7 +14,7 @@ import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
-from tallystick.core.machine.turn import over
+from tallystick.core.machine.turn import limit_reached
 from tallystick.core.records import InDoubt, ModelRefused, Record, RunEnded, RunRef
 from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
 from tallystick.core.step import PreflightRefusal, StepBudgetError, StepsDiverged
@@ -28,7 +28,7 @@ from tallystick.runtime.run.resume import ResumeRequest, ended_run, resume
 from tallystick.runtime.run.start import start
 from tallystick.runtime.run.surroundings import Surroundings
 from tallystick.runtime.runs.history import skip_answered, whole_records
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import key_of
 from tallystick.steps.replay import (
@@ -138,7 +138,10 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
     ended = found.ended
     if ended is None:
         return False
-    if ended.stop == "answered" or over(History(records).started.limits, ended.charge) is not None:
+    if (
+        ended.stop == "answered"
+        or limit_reached(History(records).started.limits, ended.charge) is not None
+    ):
         return True
     if found.note.told:
         return found.note.refused is None or not limits_changed
@@ -187,7 +190,7 @@ def _divergence(report: ReplayReport) -> StepDivergence | None:
 
 
 @contextlib.contextmanager
-def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iterator[None]:
+def resume_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iterator[None]:
     """Have the next outermost step inside resume a chain, which is locked meanwhile.
 
     Further outermost steps run as new ones. Raise `UsageError` inside a step, or while a living
@@ -196,7 +199,7 @@ def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iter
     """
     _check_outside()
     ledger = context.ledger
-    with held_run(ledger, chain):
+    with lock_run(ledger, chain):
         again = StepReplay(
             StepHistory.read(ledger, chain),
             ledger=ledger,
@@ -211,7 +214,7 @@ def resumed_steps(context: RunContext, chain: str, *, in_doubt: InDoubt) -> Iter
 
 
 @contextlib.contextmanager
-def replayed_steps(context: RunContext, chain: str) -> Iterator[StepsReport]:
+def replay_steps(context: RunContext, chain: str) -> Iterator[StepsReport]:
     """Have the next outermost step inside replay a chain. Nothing is written, and nothing new runs.
 
     Give the report, which is complete after the block. Errors that are divergences of this chain

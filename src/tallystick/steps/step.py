@@ -35,7 +35,7 @@ from tallystick.core.step import (
     charge_of_call,
 )
 from tallystick.runtime.calls.functions import effect_key
-from tallystick.runtime.run.surroundings import CallSite, find_call_site_by
+from tallystick.runtime.run.surroundings import CallSite, set_call_site_finder
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import ActiveStep, StepLog, enter
 from tallystick.steps.replay import Served, StepReplay
@@ -141,7 +141,7 @@ def running_on_record(again: StepReplay) -> Iterator[None]:
     """
     before = _AGAIN.get()
     _AGAIN.set(again)
-    find_call_site_by(_call_site_here)
+    set_call_site_finder(_call_site_here)
     try:
         yield
     finally:
@@ -213,7 +213,7 @@ def within_step(
 def _inside(active: ActiveStep | None) -> Iterator[None]:
     before, log, called_in = _CURRENT.get(), _LOG.get(), _CALLED_IN.get()
     _CURRENT.set(active)
-    find_call_site_by(_call_site_here)
+    set_call_site_finder(_call_site_here)
     _CALLED_IN.set(active)
     if active is not None:
         _LOG.set(active.log)
@@ -272,7 +272,7 @@ class StepFrame:
             return None
         self._active = found
         _CURRENT.set(found)
-        find_call_site_by(_call_site_here)
+        set_call_site_finder(_call_site_here)
         return found
 
     def keep_value(self, value: Result) -> Result:

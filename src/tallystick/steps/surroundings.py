@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tallystick.core.budget.amount import BudgetExhausted, Dimension, ScopeRow
 from tallystick.core.charge import Charge
 from tallystick.core.history import History
-from tallystick.core.records import RunNote, figure, written
+from tallystick.core.records import RunNote, encodable, figure
 from tallystick.core.step import PreflightRefusal, StepBudgetError
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.calls.functions import RunFunction
@@ -251,7 +251,7 @@ def _fit(facts: PreflightRefusal) -> dict[str, object]:
     found: dict[str, object] = {}
     for name in facts.__struct_fields__:
         value = getattr(facts, name)
-        fits = written(value) if isinstance(value, str) else value
+        fits = encodable(value) if isinstance(value, str) else value
         found[name] = figure(value) if isinstance(value, int) else fits
     return found
 

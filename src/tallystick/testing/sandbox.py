@@ -49,7 +49,7 @@ from tallystick.sandbox.port import (
     ProgramError,
     ProgramReport,
     Sandbox,
-    SandboxSession,
+    SandboxInterpreter,
     Stop,
     metadata_of,
 )
@@ -893,5 +893,5 @@ class PlainSandbox:
         """Do nothing."""
 
 
-_session: type[SandboxSession] = PlainSession
+_session: type[SandboxInterpreter] = PlainSession
 _sandbox: type[Sandbox] = PlainSandbox

@@ -32,14 +32,14 @@ from tallystick.ledger.scopes import Scopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.memory.forget import (
     RunsErased,
+    announced_runs,
     begin_forgetting,
     exports_of,
     forget,
-    forgettable,
+    ids_with_content,
     matching_ids,
+    preview_forget,
     provenance_ids,
-    runs_begun,
-    saying_ids,
     subject_ids,
 )
 from tallystick.memory.memory import Memory, visible_ids
@@ -232,16 +232,16 @@ class Erasure:
 
     def _find(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
         """Return the needles, where they were found, and the ids of notes that may be erased."""
-        may = forgettable(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
+        may = preview_forget(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
         ids = (*(note.id for note in may.notes), *may.gone)
         texts = {note.id: note.content for note in may.notes if note.content != REDACTED}
         needles = TextForms(texts.values())
         unsaid = [id for id in ids if len(texts.get(id, "").strip()) < TEXT_CHARS_MIN]
-        saying = saying_ids(self._memory, needles.in_bytes) if needles else []
+        saying = ids_with_content(self._memory, needles.in_bytes) if needles else []
         saying = visible_ids(self._memory, saying, reader=self._actor)
         alike = tuple(id for id in saying if id not in ids)
         self._set(errors=may.errors, not_searched=tuple(unsaid), alike=alike)
-        known = runs_begun(self._memory, ids)
+        known = announced_runs(self._memory, ids)
         found = survey(
             self._ledger,
             self._attachments,
@@ -579,7 +579,7 @@ def forget_notes(
 
 
 def _dry_run(memory: Memory, ids: list[str], strategy: ForgetStrategy) -> Erased:
-    may = forgettable(memory.store, ids, actor=memory.reader, strategy=strategy)
+    may = preview_forget(memory.store, ids, actor=memory.reader, strategy=strategy)
     notes = tuple(note.id for note in may.notes)
     gone = [
         Failure(id=id, code="backend.memory.erased", message=f"note {id} was erased")

@@ -58,7 +58,7 @@ from tallystick.ledger.scopes import Scopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import mentions, other_run_of
 from tallystick.runtime.runs.in_doubt import last_tag
-from tallystick.runtime.runs.lock import held_run, is_running, running_runs
+from tallystick.runtime.runs.lock import is_running, lock_run, running_runs
 
 # Tags of entries whose bodies stay, except the values of steps.
 KEPT_TAGS = frozenset({"receipt.issued", "run.forked", "run.pruned", "step.left"})
@@ -458,7 +458,7 @@ class Pruner:
             raise RunNotFound(run=run)
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(held_run(self._ledger, run))
+                stack.enter_context(lock_run(self._ledger, run))
             except UsageError:
                 return Kept(run=run, why="is running")
             try:

@@ -36,7 +36,7 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import references_in
-from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, Image, unpacked
+from tallystick.sandbox.snapshot import MAGIC, PAGE_BYTES, Image, unpack_snapshot
 from tallystick.upkeep.prune import record_in
 
 # Needles: the spellings of a text, by which it is found.
@@ -462,7 +462,7 @@ def _has(attachments: SqliteAttachments, id: str, needles: TextForms) -> bool:
             if not first.startswith(MAGIC):
                 return needles.in_pieces(itertools.chain([first], chunks))
         with attachments.chunks(id) as chunks:
-            _, image = unpacked(chunks)
+            _, image = unpack_snapshot(chunks)
     except (AttachmentError, StoreError):
         return False  # gone just now, or damaged
     return needles.in_bytes(image.session) or needles.in_pieces(_memory(image))

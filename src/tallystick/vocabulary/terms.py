@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Literal
 
 from tallystick.core.errors import Facts, UsageError
-from tallystick.core.json_text import read_json, shown
+from tallystick.core.json_text import read_json, short_json
 
 # Errors of vocabularies, sorted as in `tallystick.core.errors`.
 #
@@ -138,20 +138,22 @@ def _entries(text: str) -> Iterator[Entry]:
 def _entry(line: str, number: int) -> Entry:
     value = read_json(line, chars_max=_LINE_CHARS_MAX)
     if not isinstance(value, dict):
-        raise ValueError(f"a line is an object with a term, not {shown(value)}")
+        raise ValueError(f"a line is an object with a term, not {short_json(value)}")
     if unknown := sorted(value.keys() - _KEYS):
-        raise ValueError(f"unknown key {shown(unknown[0])}; there are {', '.join(sorted(_KEYS))}")
+        raise ValueError(
+            f"unknown key {short_json(unknown[0])}; there are {', '.join(sorted(_KEYS))}"
+        )
     if "term" not in value:
         raise ValueError("it has no term")
     denied = value.get("denied", False)
     if not isinstance(denied, bool):
-        raise ValueError(f"denied is true or false, not {shown(denied)}")
+        raise ValueError(f"denied is true or false, not {short_json(denied)}")
     term = _term(value["term"], "term")
     synonyms, related, instead = (_terms(value.get(key, []), key) for key in _LISTS)
     if denied and (synonyms or related):
-        raise ValueError(f"{shown(term)} is denied, so it has no synonyms and nothing related")
+        raise ValueError(f"{short_json(term)} is denied, so it has no synonyms and nothing related")
     if instead and not denied:
-        raise ValueError(f"{shown(term)} is not denied, so nothing is used instead of it")
+        raise ValueError(f"{short_json(term)} is not denied, so nothing is used instead of it")
     return Entry(
         term=term, synonyms=synonyms, related=related, denied=denied, instead=instead, line=number
     )
@@ -159,20 +161,20 @@ def _entry(line: str, number: int) -> Entry:
 
 def _terms(value: object, key: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"{key} is a list of terms, not {shown(value)}")
+        raise ValueError(f"{key} is a list of terms, not {short_json(value)}")
     return tuple(dict.fromkeys(_term(each, key) for each in value))
 
 
 def _term(value: object, key: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{key}: {shown(value)} is no text")
+        raise ValueError(f"{key}: {short_json(value)} is no text")
     term = normalize(value)
     if not term or len(term) > TERM_CHARS_MAX:
         raise ValueError(
-            f"{key}: {shown(value)} has {len(term):,} characters, not 1 to {TERM_CHARS_MAX}"
+            f"{key}: {short_json(value)} has {len(term):,} characters, not 1 to {TERM_CHARS_MAX}"
         )
     if not term.isprintable() or term != " ".join(term.split()):
-        raise ValueError(f"{key}: {shown(value)} has blanks or characters that no term has")
+        raise ValueError(f"{key}: {short_json(value)} has blanks or characters that no term has")
     return term
 
 
@@ -181,14 +183,14 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
     meanings: dict[str, tuple[str, int]] = {}
     for entry in entries:
         own = "denied" if entry.denied else "a term"
-        other = f"a synonym of {shown(entry.term)}"
+        other = f"a synonym of {short_json(entry.term)}"
         for name, meaning in ((entry.term, own), *((each, other) for each in entry.synonyms)):
             if (first := meanings.setdefault(fold(name), (meaning, entry.line))) != (
                 meaning,
                 entry.line,
             ):
                 raise _Fault(
-                    f"{shown(name)} is {meaning} here and {first[0]} on line {first[1]:,}",
+                    f"{short_json(name)} is {meaning} here and {first[0]} on line {first[1]:,}",
                     entry.line,
                 )
     denied = {fold(entry.term): entry.line for entry in entries if entry.denied}
@@ -196,7 +198,8 @@ def _check_meanings(entries: tuple[Entry, ...]) -> None:
         for name in (*entry.related, *entry.instead):
             if (line := denied.get(fold(name))) is not None:
                 raise _Fault(
-                    f"{shown(entry.term)} leads to {shown(name)}, which is denied on line {line:,}",
+                    f"{short_json(entry.term)} leads to {short_json(name)}, which is denied on "
+                    f"line {line:,}",
                     entry.line,
                 )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tallystick.core.citation.cited import Citation, Cited, Unchecked, cited_in, is_correct
+from tallystick.core.citation.cited import Citation, Cited, Unchecked, check_answer, is_correct
 from tallystick.core.citation.claims import Documents
 from tallystick.sandbox.text import HostText
 
@@ -31,7 +31,7 @@ def held(corpus: dict[str, str]) -> Documents:
 
 
 def cited(answer: str, corpus: dict[str, str] = TEXTS, *, question: str = "what?") -> Cited:
-    found = cited_in(answer, question=question, documents=held(corpus))
+    found = check_answer(answer, question=question, documents=held(corpus))
     assert_sound(found, corpus)
     return found
 
@@ -135,7 +135,7 @@ def test_named_lines_are_cited_if_there_are_such_and_something_stands_there(
 def test_any_answer_to_any_documents_is_sound(answer: str, corpus: dict[str, str]) -> None:
     corpus = {name: text.encode("utf-8", "ignore").decode() for name, text in corpus.items()}
 
-    assert_sound(cited_in(answer, question="", documents=held(corpus)), corpus)
+    assert_sound(check_answer(answer, question="", documents=held(corpus)), corpus)
 
 
 # -- what is checked ---------------------------------------------------------------------------
@@ -239,13 +239,13 @@ def test_the_rest_of_an_answer_is_cited_as_before() -> None:
 
 
 def test_without_documents_there_is_nothing_to_claim() -> None:
-    assert cited_in('"a b c d e" [x.csv:1]', question="", documents=Documents({})) == Cited()
+    assert check_answer('"a b c d e" [x.csv:1]', question="", documents=Documents({})) == Cited()
 
 
 def test_what_a_program_printed_last_claims_nothing() -> None:
     said = '"this was printed by a program" V-2764 was towed'
 
-    found = cited_in(said, question="?", documents=held(TEXTS), claimed=False)
+    found = check_answer(said, question="?", documents=held(TEXTS), claimed=False)
 
     assert (places(found), found.unchecked) == ([("harbour.log", "1")], ())
 
@@ -262,8 +262,8 @@ def test_the_quotes_of_json_are_its_own_and_its_strings_are_read() -> None:
 def test_a_typed_string_is_not_a_quotation_of_itself() -> None:
     said, documents = '"these words stand nowhere at all"', held(TEXTS)
 
-    assert cited_in(said, question="", documents=documents, typed=True) == Cited()
-    assert cited_in(said, question="", documents=documents).unchecked
+    assert check_answer(said, question="", documents=documents, typed=True) == Cited()
+    assert check_answer(said, question="", documents=documents).unchecked
 
 
 def test_claims_beyond_a_number_are_marked_together() -> None:
@@ -278,7 +278,7 @@ def test_claims_beyond_a_number_are_marked_together() -> None:
 def test_where_looking_takes_too_long_a_claim_says_so() -> None:
     documents = Documents({"a.txt": HostText(NOTE.encode())}, looked_bytes_max=10)
 
-    found = cited_in('"lost at dawn near the mole"', question="", documents=documents)
+    found = check_answer('"lost at dawn near the mole"', question="", documents=documents)
 
     assert found.unchecked[0].why == "was not looked for: there is too much data"
 
@@ -287,7 +287,9 @@ def test_bytes_that_are_no_text_are_cited_as_they_are_read() -> None:
     whole = b"\xff\xfe the rudder was lost \xe2\x82 at dawn\nV-2764 \xed\xa0\x80 left\n"
     documents = Documents({"a.txt": HostText(whole)})
 
-    found = cited_in('"the rudder was lost" [a.txt:1]; V-2764', question="", documents=documents)
+    found = check_answer(
+        '"the rudder was lost" [a.txt:1]; V-2764', question="", documents=documents
+    )
 
     assert [each.quote for each in found.citations] == [
         "the rudder was lost",
@@ -303,13 +305,13 @@ def test_a_hostile_document_takes_no_time(whole: bytes) -> None:
     documents = Documents({"a.txt": HostText(whole)})
     quote = " ".join(["a"] * 60)
 
-    cited_in(f'"{quote} b" and [a.txt:19000-20000] Aa', question="", documents=documents)
+    check_answer(f'"{quote} b" and [a.txt:19000-20000] Aa', question="", documents=documents)
 
 
 def test_the_same_words_over_and_over_take_no_more_than_was_allowed() -> None:
     documents = Documents({"a.txt": HostText(b"a\tb\n" * 20_000)}, looked_bytes_max=20_000_000)
     quote = " ".join(["a b"] * 30)
 
-    found = cited_in(f'"{quote}"', question="", documents=documents)
+    found = check_answer(f'"{quote}"', question="", documents=documents)
 
     assert found.unchecked[0].why == "was not looked for: there is too much data"

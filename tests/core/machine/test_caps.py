@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.core.charge import Charge, RunLimits
-from tallystick.core.machine.turn import over, tokens_out_max, turn_is_last
+from tallystick.core.machine.turn import limit_reached, tokens_out_max, turn_is_last
 
 numbers = st.integers(0, 50)
 limits = st.builds(
@@ -35,7 +35,7 @@ MANY = RunLimits(turns=10, tokens=1_000, host_calls=10, wall_ms=1_000)
     ],
 )
 def test_every_limit_stops_a_run_by_its_name(used: Charge, stop: str, says: str) -> None:
-    cap = over(MANY, used)
+    cap = limit_reached(MANY, used)
 
     assert cap is not None
     assert cap[0] == stop
@@ -53,15 +53,15 @@ def test_every_limit_stops_a_run_by_its_name(used: Charge, stop: str, says: str)
     ],
 )
 def test_a_run_below_its_limits_may_go_on(used: Charge) -> None:
-    assert over(MANY, used) is None
+    assert limit_reached(MANY, used) is None
 
 
 @given(limits=limits, used=charges, more=charges)
 def test_using_more_never_lets_a_stopped_run_go_on(
     limits: RunLimits, used: Charge, more: Charge
 ) -> None:
-    if over(limits, used) is not None:
-        assert over(limits, used + more) is not None
+    if limit_reached(limits, used) is not None:
+        assert limit_reached(limits, used + more) is not None
 
 
 @given(limits=limits, used=charges)
@@ -74,7 +74,7 @@ def test_a_reply_that_may_be_asked_for_has_room_and_no_more_than_is_left(
     assert used.tokens_in + used.tokens_out + room <= max(
         limits.tokens, used.tokens_in + used.tokens_out
     )
-    if over(limits, used) is None:
+    if limit_reached(limits, used) is None:
         assert room >= 1
 
 
@@ -82,9 +82,9 @@ def test_a_reply_that_may_be_asked_for_has_room_and_no_more_than_is_left(
 def test_the_turn_after_which_none_is_allowed_is_called_the_last(
     limits: RunLimits, used: Charge
 ) -> None:
-    after = over(limits, used + Charge(turns=1))
+    after = limit_reached(limits, used + Charge(turns=1))
 
-    if over(limits, used) is None and after is not None:
+    if limit_reached(limits, used) is None and after is not None:
         assert turn_is_last(limits, used)
 
 
@@ -95,7 +95,7 @@ def test_turns_that_cost_as_much_as_those_before_end_with_one_that_was_called_th
     spent = used.tokens_in + used.tokens_out
     another = Charge(turns=1, tokens_in=spent // max(1, used.turns))
 
-    if over(limits, used) is None and over(limits, used + another) is not None:
+    if limit_reached(limits, used) is None and limit_reached(limits, used + another) is not None:
         assert turn_is_last(limits, used)
 
 

@@ -16,7 +16,7 @@ from tallystick.core.errors import InvalidLimit
 from tallystick.core.machine.compaction import (
     COMPACT_AT,
     bound_for,
-    checked_bound,
+    check_bound,
     compact,
     size_of,
 )
@@ -158,11 +158,11 @@ def test_a_small_window_is_compacted_for_earlier(
 @pytest.mark.parametrize("given", [-1, 1.5, "12000", True, None])
 def test_what_is_no_number_of_tokens_is_refused(given: object) -> None:
     with pytest.raises(InvalidLimit, match="compact_at: must be a whole number of tokens"):
-        checked_bound(given)
+        check_bound(given)
 
 
 def test_zero_tokens_are_no_compaction() -> None:
-    assert checked_bound(0) == 0
+    assert check_bound(0) == 0
 
 
 # -- cut ------------------------------------------------------------------------------------------

@@ -9,10 +9,15 @@ import pytest
 from tests.core.machine.test_machine import finished, replied, started
 
 from tallystick.core.charge import ModelUsage, RunLimits
-from tallystick.core.machine.machine import advance, begin, ending, passed_between
+from tallystick.core.machine.machine import (
+    advance,
+    begin,
+    continue_between_intents,
+    end_from_outside,
+)
 from tallystick.core.machine.prompt import WRITE
 from tallystick.core.machine.state import Phase, RunState
-from tallystick.core.machine.turn import changed, over, state_after_end
+from tallystick.core.machine.turn import limit_reached, state_after_end, with_new_terms
 from tallystick.core.records import (
     DOUBTED,
     LEFT,
@@ -71,10 +76,10 @@ def test_only_what_is_said_is_another_from_there_on() -> None:
     before = started(temperature=0.5)
     limits = RunLimits(turns=99)
 
-    assert changed(before, resumed()) == before
-    assert changed(before, resumed(limits=limits)).limits == limits
-    assert changed(before, forked()) == before
-    fork = changed(before, forked(model="other", limits=limits, temperature=0.0))
+    assert with_new_terms(before, resumed()) == before
+    assert with_new_terms(before, resumed(limits=limits)).limits == limits
+    assert with_new_terms(before, forked()) == before
+    fork = with_new_terms(before, forked(model="other", limits=limits, temperature=0.0))
     assert (fork.model, fork.limits, fork.temperature) == ("other", limits, 0.0)
     assert (
         msgspec.structs.replace(fork, model=before.model, limits=before.limits, temperature=0.5)
@@ -265,7 +270,7 @@ def test_a_run_that_was_ended_from_outside_can_be_gone_on_with_in_any_phase(stop
     running, _ = advance(asking, replied(PROGRAM))
 
     for state in (asking, running):
-        ended = over_now(ending(state, stop, "why"))  # type: ignore[arg-type]
+        ended = over_now(end_from_outside(state, stop, "why"))  # type: ignore[arg-type]
         state, intents = advance(ended, resumed())
         assert asked(intents).attempt == 1
         assert state.phase is Phase.ASKING
@@ -276,8 +281,8 @@ def test_roles_alternate_however_a_run_ended() -> None:
     ends = [
         at_its_turns(),
         advance(begin(started())[0], failed("auth_failure"))[0],
-        ending(begin(started())[0], "cancelled", ""),
-        ending(advance(begin(started())[0], replied(PROGRAM))[0], "sandbox_error", ""),
+        end_from_outside(begin(started())[0], "cancelled", ""),
+        end_from_outside(advance(begin(started())[0], replied(PROGRAM))[0], "sandbox_error", ""),
         advance(
             advance(begin(started(limits=RunLimits(turns=1)))[0], replied(PROGRAM))[0],
             finished(failure=failure),
@@ -289,7 +294,7 @@ def test_roles_alternate_however_a_run_ended() -> None:
         assert asked(intents).base is None
         assert roles(state)[:2] == ["system", "user"]
         assert all(a != b for a, b in itertools.pairwise(roles(state)))
-        assert over(state.started.limits, state.charge) is None
+        assert limit_reached(state.started.limits, state.charge) is None
 
 
 def test_the_next_prompt_refers_to_none_that_may_not_have_been_written() -> None:
@@ -308,7 +313,7 @@ def test_a_fork_between_turns_asks_the_other_model_from_then_on() -> None:
     state, intents = advance(state, finished(stdout="3"))
     before = asked(intents)
 
-    state, more = passed_between(state, forked(model="other", temperature=0.25), intents)
+    state, more = continue_between_intents(state, forked(model="other", temperature=0.25), intents)
     again = asked(more)
 
     assert again.turn == before.turn

@@ -4,7 +4,7 @@ import pytest
 
 from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.errors import IllegalEvent
-from tallystick.core.machine.machine import advance, begin, ending
+from tallystick.core.machine.machine import advance, begin, end_from_outside
 from tallystick.core.machine.prompt import opening
 from tallystick.core.machine.state import Phase, RunState
 from tallystick.core.records import (
@@ -186,7 +186,7 @@ def test_host_calls_are_counted_and_too_many_end_the_run() -> None:
 
 
 def test_a_run_can_be_ended_from_outside_in_any_phase() -> None:
-    state = ending(begin(started())[0], "cancelled", "by the user")
+    state = end_from_outside(begin(started())[0], "cancelled", "by the user")
 
     assert state.phase is Phase.ENDING
     assert state.ended is not None

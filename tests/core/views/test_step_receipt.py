@@ -13,11 +13,11 @@ from tallystick.core.records import (
     StepLeft,
     StepReceipt,
     decode_record,
+    encodable,
     encode_record,
     figure,
     intent_of,
     tag_of,
-    written,
 )
 from tallystick.core.views.receipt import (
     StepLine,
@@ -119,5 +119,5 @@ def test_a_figure_that_no_step_has_is_not_read(usd: bytes) -> None:
 
 def test_what_is_written_is_made_fit_for_it() -> None:
     assert [figure(each) for each in (-1, 0, 10**30)] == [0, 0, FIGURE_MAX]
-    assert written("a\ud800b") == "a\\ud800b"
-    assert written("abcdef", chars_max=5) == "ab..."
+    assert encodable("a\ud800b") == "a\\ud800b"
+    assert encodable("abcdef", chars_max=5) == "ab..."

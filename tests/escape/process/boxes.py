@@ -14,7 +14,7 @@ import pytest
 from tallystick.sandbox.host import HostFunction, HostTable
 from tallystick.sandbox.port import ExecutionContext, ExecutionResult, Host, Limits
 from tallystick.sandbox.process.sandbox import ProcessSandbox
-from tallystick.sandbox.process.session import ProcessSession
+from tallystick.sandbox.process.session import ProcessInterpreter
 from tallystick.sandbox.process.settings import BoxSettings, IsolationMissing, require_layers
 from tallystick.storage.clock import new_id
 
@@ -35,7 +35,7 @@ class ProcessTestSession:
     def __init__(self, sandbox: ProcessSandbox, **more: Any) -> None:
         self.runner = asyncio.Runner()
         self.sandbox = sandbox
-        self.session: ProcessSession = self.do(sandbox.open(session_id=new_id(), **more))
+        self.session: ProcessInterpreter = self.do(sandbox.open(session_id=new_id(), **more))
         self.namespace = pid_namespace_of(self.session.box_pid)
 
     def do(self, work: Coroutine[Any, Any, Result]) -> Result:

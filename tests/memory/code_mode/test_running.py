@@ -27,7 +27,7 @@ from tallystick.memory.code_mode import running
 from tallystick.memory.memory import Memory
 from tallystick.memory.recall import shortlist
 from tallystick.memory.recall.recall import OpenScope
-from tallystick.sandbox.wasm.sandbox import WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 from tallystick.settings.paths import cache_directory
 
 LISTED = '{"operations": [{"op": "recall", "query": "ferry", "k": 1}]}'
@@ -145,18 +145,18 @@ def test_making_ready_is_not_counted(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     wall_ms = 2_000
-    prepare, of_session = Memory.prepare, WasmSession.prepare
+    prepare, of_session = Memory.prepare, WasmInterpreter.prepare
 
     def slowly(self: Memory) -> None:
         prepare(self)
         time.sleep(2.5)
 
-    async def slow_session(self: WasmSession) -> None:
+    async def slow_session(self: WasmInterpreter) -> None:
         await of_session(self)
         await asyncio.sleep(2.5)
 
     monkeypatch.setattr(Memory, "prepare", slowly)
-    monkeypatch.setattr(WasmSession, "prepare", slow_session)
+    monkeypatch.setattr(WasmInterpreter, "prepare", slow_session)
     budget = Budget(fuel=1_000_000_000, mem_pages=1_024, wall_ms=wall_ms)
 
     assert memory.run_program(program, budget=budget).records_seen == 1

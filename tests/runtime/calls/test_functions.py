@@ -13,7 +13,7 @@ from tallystick.core.errors import UsageError
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.calls.functions import RunFunction, host_function
-from tallystick.sandbox.host import without_paths
+from tallystick.sandbox.host import shorten_paths
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import block
 from tallystick.testing.runs import play
@@ -116,8 +116,8 @@ SECRET = "/home/alice/projects/acme/config.yaml"
     ],
 )
 def test_a_message_has_no_host_paths(message: str, told: str) -> None:
-    assert told in without_paths(message)
-    assert "/home/" not in without_paths(message)
+    assert told in shorten_paths(message)
+    assert "/home/" not in shorten_paths(message)
 
 
 class Unsayable(Exception):

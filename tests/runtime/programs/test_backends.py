@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.core.errors import SandboxError, UsageError
-from tallystick.interop.error_codes import told_error
+from tallystick.interop.error_codes import error_report
 from tallystick.runtime.programs.backends import (
     Backends,
     NoBackendAvailable,
@@ -58,7 +58,7 @@ def test_where_none_works_every_reason_is_told_with_the_code_of_the_table() -> N
         ("process", "backend.sandbox: there is no process"),
         ("wasm", "backend.sandbox: there is no wasm"),
     )
-    told = told_error(found.value)
+    told = error_report(found.value)
     assert (told.type, told.code, told.requires_user_action) == ("NoBackendAvailable", -32050, True)
 
 

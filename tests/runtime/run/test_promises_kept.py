@@ -28,7 +28,7 @@ from tallystick.inputs.reading import read_inputs
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import records_of
-from tallystick.runtime.runs.lock import held_run, require_idle
+from tallystick.runtime.runs.lock import lock_run, require_idle
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
 from tallystick.testing.runs import Played, play
@@ -313,7 +313,7 @@ def test_output_of_a_program_that_is_cancelled_leaves_no_file(sandbox: WasmSandb
 
 def test_a_run_that_is_running_is_not_taken_away(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "ledger.db")
-    with held_run(ledger, "01M7H9059YPYTCBKVW1YQJBKX4"):
+    with lock_run(ledger, "01M7H9059YPYTCBKVW1YQJBKX4"):
         with pytest.raises(UsageError, match="is running"):
             require_idle(ledger, "01M7H9059YPYTCBKVW1YQJBKX4")
         require_idle(ledger, "01M7H9059Y729C9THC2VSV07K8")

@@ -62,7 +62,7 @@ from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.result import Run
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 from tallystick.testing.ledgers import LastingAttachments, ledger_of
 from tallystick.testing.models import ModelCall, block
 from tallystick.testing.plans import Planned, planned, program
@@ -575,11 +575,11 @@ def test_a_sandbox_that_broke_runs_the_program_again(
 ) -> None:
     made = world(sandbox, (program("n = 1 + fetch('a')", "print(n)"), program("FINAL(n)")))
 
-    async def broken(self: WasmSession, *args: object, **more: object) -> None:
+    async def broken(self: WasmInterpreter, *args: object, **more: object) -> None:
         raise SandboxError("it broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(WasmSession, "execute", broken)
+        patch.setattr(WasmInterpreter, "execute", broken)
         stopped = made.session.run(GOAL)
         assert stopped.stop == "sandbox_error"
         # It is still broken: nothing is written.
@@ -647,16 +647,16 @@ def test_a_cancel_before_anything_is_new_writes_nothing(whole: Whole, sandbox: W
     place = next(n for n, each in enumerate(made.records) if isinstance(each, ProgramFinished))
     again = made.cut(sandbox, place, functions=[look])
     row = again.ledger.row(made.id)
-    execute = WasmSession.execute
+    execute = WasmInterpreter.execute
 
-    async def cancelled(self: WasmSession, *args: Any, **more: Any) -> Any:
+    async def cancelled(self: WasmInterpreter, *args: Any, **more: Any) -> Any:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
         return await execute(self, *args, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WasmSession, "execute", cancelled)
+        patch.setattr(WasmInterpreter, "execute", cancelled)
         with pytest.raises((asyncio.CancelledError, BaseException)) as caught:
             again.session.resume(made.id)
     assert "Cancelled" in type(caught.value).__name__

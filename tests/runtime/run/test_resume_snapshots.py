@@ -31,8 +31,8 @@ from tallystick.core.charge import RunLimits
 from tallystick.core.records import ProgramFinished, Record, RunStarted, SnapshotTaken
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.programs import execution
-from tallystick.sandbox.snapshot import packed, unpacked
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sandbox.snapshot import pack_snapshot, unpack_snapshot
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 from tallystick.testing.ledgers import LastingAttachments
 from tallystick.testing.plans import program
 from tallystick.upkeep.transfer import (
@@ -64,13 +64,13 @@ def after_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The programs that are run, one after another."""
     sources: list[str] = []
-    execute = WasmSession.execute
+    execute = WasmInterpreter.execute
 
-    async def counted(self: WasmSession, source: str, **more: Any) -> Any:
+    async def counted(self: WasmInterpreter, source: str, **more: Any) -> Any:
         sources.append(source)
         return await execute(self, source, **more)
 
-    monkeypatch.setattr(WasmSession, "execute", counted)
+    monkeypatch.setattr(WasmInterpreter, "execute", counted)
     return sources
 
 
@@ -224,11 +224,11 @@ def test_a_snapshot_of_another_sandbox_is_passed_over(
     assert isinstance(taken, SnapshotTaken)
     origin = held(whole.world.session.attachments, whole.records)
     with origin.chunks(taken.image.id) as chunks:
-        snapshot, image = unpacked(chunks)
+        snapshot, image = unpack_snapshot(chunks)
     foreign = [
-        b"".join(packed(snapshot, msgspec.structs.replace(image, guest="0" * 64))),
-        b"".join(packed(snapshot, msgspec.structs.replace(image, engine="another"))),
-        b"".join(packed(snapshot, msgspec.structs.replace(image, session=b"?"))),
+        b"".join(pack_snapshot(snapshot, msgspec.structs.replace(image, guest="0" * 64))),
+        b"".join(pack_snapshot(snapshot, msgspec.structs.replace(image, engine="another"))),
+        b"".join(pack_snapshot(snapshot, msgspec.structs.replace(image, session=b"?"))),
         b"not a container at all",
         b"",
     ]

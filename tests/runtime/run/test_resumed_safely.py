@@ -54,7 +54,7 @@ from tallystick.runtime.runs.history import (
     require_not_awaited,
     resolve_run,
 )
-from tallystick.runtime.runs.lock import held_run, is_running
+from tallystick.runtime.runs.lock import is_running, lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import ModelCall, ModelDouble, Pauses, block
@@ -442,7 +442,7 @@ def test_a_child_that_somebody_else_goes_on_with_is_waited_for(
         two = {"fake:two": ModelDouble(of_child, name="fake:two")}
         with (
             opened(sandbox, ledger, of_child, functions=[peeking(None)], models=two) as session,
-            held_run(ledger, child),
+            lock_run(ledger, child),
             pytest.raises(ResumeRefused, match=f"{child} is running"),
         ):
             session.resume(parent)

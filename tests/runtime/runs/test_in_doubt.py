@@ -39,7 +39,7 @@ from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.in_doubt import close_calls, doubtful_run, runs_in_doubt, status_of
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import PRICING, ModelDouble, block, by_prompt
@@ -186,7 +186,7 @@ def test_only_runs_that_were_left_are_in_doubt(tmp_path: Path) -> None:
         ledger.claim(run_id(7), create=True)
         ledger.release(run_id(6))
 
-        with held_run(ledger, run_id(5)):
+        with lock_run(ledger, run_id(5)):
             found = runs_in_doubt(ledger)
             rows = {row.run: status_of(ledger, row) for row in ledger.runs()}
 
@@ -205,7 +205,7 @@ def test_a_run_that_is_running_is_not_closed(tmp_path: Path) -> None:
     with SqliteLedger(tmp_path / "ledger.db") as ledger:
         made(ledger, run_id(1), asked())
 
-        with held_run(ledger, run_id(1)), pytest.raises(UsageError, match="is running"):
+        with lock_run(ledger, run_id(1)), pytest.raises(UsageError, match="is running"):
             close_calls(ledger, run_id(1), charge=True, scopes=None, at=AT)
 
         assert len(list(records_of(ledger, run_id(1)))) == 2

@@ -21,7 +21,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import whole_records
-from tallystick.runtime.runs.lock import held_run, is_running, require_idle, running_runs
+from tallystick.runtime.runs.lock import is_running, lock_run, require_idle, running_runs
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.storage.clock import new_id
 from tallystick.testing.models import ModelDouble, block, by_prompt
@@ -67,7 +67,7 @@ def locks(ledger: SqliteLedger) -> list[str]:
 
 def test_a_lock_is_held_while_inside_and_leaves_nothing_behind(ledger: SqliteLedger) -> None:
     assert not is_running(ledger, RUN)
-    with held_run(ledger, RUN) as stolen:
+    with lock_run(ledger, RUN) as stolen:
         assert is_running(ledger, RUN)
         assert locks(ledger) == [f"{RUN}.lock"]
         with pytest.raises(UsageError, match=f"run {RUN} is running"):
@@ -81,7 +81,7 @@ def test_the_runs_that_are_worked_on_are_found_by_their_locks(ledger: SqliteLedg
     first, second, third = (new_id() for _ in range(3))
     before = list(running_runs(ledger))
 
-    with held_run(ledger, first), held_run(ledger, second):
+    with lock_run(ledger, first), lock_run(ledger, second):
         # What a dead process left is a lock that nobody holds.
         assert ledger.lock_folder is not None
         (ledger.lock_folder / f"{third}.lock").touch()
@@ -92,47 +92,47 @@ def test_the_runs_that_are_worked_on_are_found_by_their_locks(ledger: SqliteLedg
 
 
 def test_a_second_one_is_refused_and_the_first_keeps_it(ledger: SqliteLedger) -> None:
-    with held_run(ledger, RUN):
+    with lock_run(ledger, RUN):
         for _ in range(2):
-            with pytest.raises(UsageError, match="is running"), held_run(ledger, RUN):
+            with pytest.raises(UsageError, match="is running"), lock_run(ledger, RUN):
                 pass
         assert is_running(ledger, RUN)
         # Others are not in the way.
-        with held_run(ledger, RUN[:-1] + "5"):
+        with lock_run(ledger, RUN[:-1] + "5"):
             assert len(locks(ledger)) == 2
     assert locks(ledger) == []
 
 
 def test_it_is_let_go_of_by_whatever_is_raised(ledger: SqliteLedger) -> None:
-    with pytest.raises(KeyboardInterrupt), held_run(ledger, RUN):
+    with pytest.raises(KeyboardInterrupt), lock_run(ledger, RUN):
         raise KeyboardInterrupt
 
     assert locks(ledger) == []
-    with held_run(ledger, RUN):
+    with lock_run(ledger, RUN):
         pass
 
 
 def test_a_stolen_lock_is_the_thiefs_when_the_other_leaves(ledger: SqliteLedger) -> None:
-    first = held_run(ledger, RUN)
+    first = lock_run(ledger, RUN)
     first.__enter__()
 
-    with held_run(ledger, RUN, steal=True) as stolen:
+    with lock_run(ledger, RUN, steal=True) as stolen:
         assert stolen
         first.__exit__(None, None, None)
         assert is_running(ledger, RUN)
-        with pytest.raises(UsageError), held_run(ledger, RUN):
+        with pytest.raises(UsageError), lock_run(ledger, RUN):
             pass
         # And may be stolen in its turn.
-        with held_run(ledger, RUN, steal=True) as again:
+        with lock_run(ledger, RUN, steal=True) as again:
             assert again
     assert locks(ledger) == []
 
 
 def test_whoever_steals_and_writes_nothing_gives_it_back(ledger: SqliteLedger) -> None:
     ledger.claim(RUN, create=True)
-    with held_run(ledger, RUN):
+    with lock_run(ledger, RUN):
         for _ in range(2):
-            with held_run(ledger, RUN, steal=True) as stolen:
+            with lock_run(ledger, RUN, steal=True) as stolen:
                 assert stolen
             assert is_running(ledger, RUN)
             assert locks(ledger) == [f"{RUN}.lock"]
@@ -141,8 +141,8 @@ def test_whoever_steals_and_writes_nothing_gives_it_back(ledger: SqliteLedger) -
 
 def test_whoever_steals_and_claims_the_run_keeps_it(ledger: SqliteLedger) -> None:
     ledger.claim(RUN, create=True)
-    with held_run(ledger, RUN):
-        with held_run(ledger, RUN, steal=True):
+    with lock_run(ledger, RUN):
+        with lock_run(ledger, RUN, steal=True):
             ledger.claim(RUN, create=False)
         # The first can write nothing any more: there is nobody to wait for.
         assert not is_running(ledger, RUN)
@@ -152,28 +152,28 @@ def test_whoever_steals_and_claims_the_run_keeps_it(ledger: SqliteLedger) -> Non
 def test_a_thief_that_fails_leaves_no_descriptor(ledger: SqliteLedger) -> None:
     ledger.claim(RUN, create=True)
     assert len(ledger.runs()) == 1
-    with held_run(ledger, RUN):
+    with lock_run(ledger, RUN):
         before = open_descriptors()
         for _ in range(5):
-            with pytest.raises(KeyError), held_run(ledger, RUN, steal=True):
+            with pytest.raises(KeyError), lock_run(ledger, RUN, steal=True):
                 raise KeyError
         assert new_descriptors(before) == {}
 
 
 def test_nothing_is_stolen_where_nobody_holds_it(ledger: SqliteLedger) -> None:
-    with held_run(ledger, RUN, steal=True) as stolen:
+    with lock_run(ledger, RUN, steal=True) as stolen:
         assert not stolen
 
 
 def test_a_file_that_a_dead_process_left_is_no_lock(ledger: SqliteLedger) -> None:
-    with held_run(ledger, RUN):
+    with lock_run(ledger, RUN):
         pass
     path = ledger.path.with_name("ledger.db-runs") / f"{RUN}.lock"
     path.write_bytes(b"")
 
     assert not is_running(ledger, RUN)
     assert locks(ledger) == [path.name]
-    with held_run(ledger, RUN) as stolen:
+    with lock_run(ledger, RUN) as stolen:
         assert not stolen
     assert locks(ledger) == []
 
@@ -187,7 +187,7 @@ def test_of_many_at_once_one_holds_it(ledger: SqliteLedger) -> None:
     def works() -> None:
         for _ in range(50):
             try:
-                with held_run(ledger, RUN):
+                with lock_run(ledger, RUN):
                     with guard:
                         inside.append(1)
                         most.append(len(inside))
@@ -208,10 +208,10 @@ def test_of_many_at_once_one_holds_it(ledger: SqliteLedger) -> None:
 
 
 def test_descriptors_do_not_leak(ledger: SqliteLedger) -> None:
-    with held_run(ledger, RUN):
+    with lock_run(ledger, RUN):
         before = open_descriptors()
         for _ in range(20):
-            with pytest.raises(UsageError), held_run(ledger, RUN):
+            with pytest.raises(UsageError), lock_run(ledger, RUN):
                 pass
             assert is_running(ledger, RUN)
         assert new_descriptors(before) == {}
@@ -220,7 +220,7 @@ def test_descriptors_do_not_leak(ledger: SqliteLedger) -> None:
 def test_a_ledger_without_a_file_has_no_others_to_tell() -> None:
     ledger = MemoryLedger()
 
-    with held_run(ledger, RUN), held_run(ledger, RUN) as stolen:
+    with lock_run(ledger, RUN), lock_run(ledger, RUN) as stolen:
         assert not stolen
         assert not is_running(ledger, RUN)
 
@@ -229,7 +229,7 @@ def test_where_no_lock_can_be_made_it_is_said() -> None:
     with unprivileged() as folder:
         ledger = SqliteLedger(folder / "ledger.db")
         folder.chmod(0o500)
-        with pytest.raises(LedgerUnavailable, match="Permission denied"), held_run(ledger, RUN):
+        with pytest.raises(LedgerUnavailable, match="Permission denied"), lock_run(ledger, RUN):
             pass
         folder.chmod(0o700)
         ledger.close()
@@ -244,7 +244,7 @@ def test_a_lock_that_cannot_be_read_is_no_answer(ledger: SqliteLedger) -> None:
         with pytest.raises(LedgerUnavailable, match="Is a directory") as caught:
             ask(ledger, RUN)
         assert "\n" not in str(caught.value)
-    with pytest.raises(LedgerUnavailable), held_run(ledger, RUN):
+    with pytest.raises(LedgerUnavailable), lock_run(ledger, RUN):
         pass
 
 
@@ -252,7 +252,7 @@ def test_a_lock_that_belongs_to_somebody_else_is_no_answer() -> None:
     with (
         unprivileged() as folder,
         SqliteLedger(folder / "ledger.db") as ledger,
-        held_run(ledger, RUN),
+        lock_run(ledger, RUN),
     ):
         (folder / "ledger.db-runs" / f"{RUN}.lock").chmod(0o000)
 
@@ -265,7 +265,7 @@ def test_what_is_no_id_is_locked_nowhere(ledger: SqliteLedger, name: str) -> Non
     assert list(ledger.runs()) == []
     (ledger.path.parent / "victim.lock").write_text("precious")
 
-    with pytest.raises(RunNotFound), held_run(ledger, name):
+    with pytest.raises(RunNotFound), lock_run(ledger, name):
         pass
 
     assert (ledger.path.parent / "victim.lock").read_text() == "precious"
@@ -278,9 +278,9 @@ def test_a_ledger_has_the_same_locks_by_whichever_name(
     assert list(ledger.runs()) == []
     (tmp_path / "link.db").symlink_to(ledger.path)
 
-    with SqliteLedger(tmp_path / "link.db") as other, held_run(ledger, RUN):
+    with SqliteLedger(tmp_path / "link.db") as other, lock_run(ledger, RUN):
         assert is_running(other, RUN)
-        with pytest.raises(UsageError, match="is running"), held_run(other, RUN):
+        with pytest.raises(UsageError, match="is running"), lock_run(other, RUN):
             pass
     assert not (tmp_path / "link.db-runs").exists()
 
@@ -382,7 +382,7 @@ def test_a_thief_ends_the_run_and_the_zombie_writes_and_asks_nothing_more(
 def test_a_zombie_that_ends_takes_no_lock_with_it(ledger: SqliteLedger, worker: Worker) -> None:
     (row,) = ledger.runs()
 
-    with held_run(ledger, row.run, steal=True) as stolen:
+    with lock_run(ledger, row.run, steal=True) as stolen:
         # Nothing was written yet: it is still the owner, and ends its run.
         said = worker.go_on()
         assert said[-1] == "ended answered"
@@ -432,5 +432,5 @@ def test_a_lock_that_cannot_be_removed_is_a_warning_and_not_a_failure(
         assert len(held.tried) == len(ledger.runs())
         assert not any(is_running(ledger, row.run) for row in ledger.runs())
         # What is left behind locks nothing.
-        with held_run(ledger, run.run):
+        with lock_run(ledger, run.run):
             assert is_running(ledger, run.run)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.skills.format.frontmatter import Split, flattened, has_hidden, split
+from tallystick.skills.format.frontmatter import Split, has_hidden, one_line_text, split
 from tallystick.skills.format.manifest import Manifest, folder_name, manifest_of, usable_name
 
 BIDI = "\u202eevil\u202c"
@@ -337,17 +337,20 @@ def test_a_name_that_is_usable_stays_as_it_is_and_is_safe(text: str) -> None:
 
 @given(st.text())
 def test_one_line_is_one_line_and_stays_so(text: str) -> None:
-    line = flattened(text)
+    line = one_line_text(text)
 
     assert _is_safe_line(line)
-    assert flattened(line) == line
+    assert one_line_text(line) == line
 
 
 def test_one_line_leaves_out_what_is_not_seen() -> None:
     hidden_tags = "".join(chr(0xE0000 + ord(each)) for each in "obey")
 
-    assert flattened(f"a{hidden_tags}\x1b[31m\u202eb\u2066\ufeff\u200b \n\t c") == "a[31mb c"
-    assert flattened("\u0645\u06cc\u200c\u0631 👩\u200d💻") == "\u0645\u06cc\u200c\u0631 👩\u200d💻"
+    assert one_line_text(f"a{hidden_tags}\x1b[31m\u202eb\u2066\ufeff\u200b \n\t c") == "a[31mb c"
+    assert (
+        one_line_text("\u0645\u06cc\u200c\u0631 👩\u200d💻")
+        == "\u0645\u06cc\u200c\u0631 👩\u200d💻"
+    )
 
 
 def _is_safe_line(text: str) -> bool:

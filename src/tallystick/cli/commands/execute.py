@@ -26,10 +26,10 @@ from tallystick.sandbox.port import (
     ExecutionContext,
     ExecutionResult,
     Limits,
-    SandboxSession,
+    SandboxInterpreter,
 )
 from tallystick.sandbox.text import HostText
-from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 from tallystick.settings.paths import cache_directory, data_directory, ledger_path
 from tallystick.storage.clock import new_id
 
@@ -285,13 +285,13 @@ async def _execute_in_wasm(job: _Job) -> ExecutionResult:
         await sandbox.close()
 
 
-async def _run_program(session: SandboxSession, job: _Job) -> ExecutionResult:
+async def _run_program(session: SandboxInterpreter, job: _Job) -> ExecutionResult:
     with _open_texts(job.texts) as texts, _stop_on_ctrl_c(session):
         host = HostTable(texts=texts)
         return await session.execute(job.program, context=job.context, host=host)
 
 
-async def _open_interpreter(sandbox: WasmSandbox, job: _Job) -> WasmSession:
+async def _open_interpreter(sandbox: WasmSandbox, job: _Job) -> WasmInterpreter:
     if job.session is not None:
         return await job.session.reopen(sandbox)
     return await sandbox.open(
@@ -311,7 +311,7 @@ def _open_texts(paths: dict[str, Path]) -> Iterator[dict[str, HostText]]:
 
 
 @contextlib.contextmanager
-def _stop_on_ctrl_c(session: SandboxSession) -> Iterator[None]:
+def _stop_on_ctrl_c(session: SandboxInterpreter) -> Iterator[None]:
     """Let the first Ctrl-C stop the program and keep its output, and the second end the process.
 
     Where signal handlers cannot be set (another thread, another system), nothing is changed.

@@ -32,8 +32,8 @@ from tallystick.core.machine.answer import SCHEMA_BYTES_MAX, read_schema
 from tallystick.core.machine.compaction import COMPACT_AT
 from tallystick.core.machine.prompt import NET
 from tallystick.core.strategy import STRATEGIES
-from tallystick.inputs.reading import encodings_told, read_inputs, wants_stdin
-from tallystick.inputs.strategy import estimated
+from tallystick.inputs.reading import describe_encodings, read_inputs, wants_stdin
+from tallystick.inputs.strategy import estimate_run
 from tallystick.settings.paths import data_directory, ledger_path
 from tallystick.settings.settings import load_settings
 from tallystick.skills.found import Recent
@@ -190,7 +190,7 @@ def run_command(
         files = files or (("-",) if stdin else ())
     inputs = read_inputs(files, stdin=stdin)
     if not quiet:
-        for line in encodings_told(inputs):
+        for line in describe_encodings(inputs):
             click.echo(line, err=True)
     display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
@@ -213,7 +213,7 @@ def run_command(
                 raise UsageError(
                     "--dry-run cannot estimate a run in a session; leave out --dry-run or --session"
                 )
-            estimate = estimated(
+            estimate = estimate_run(
                 model,
                 question,
                 inputs=inputs,

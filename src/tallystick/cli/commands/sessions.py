@@ -18,7 +18,7 @@ from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
 from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import Refused, TallystickError, UsageError, system_errors
-from tallystick.interop.error_codes import told_error
+from tallystick.interop.error_codes import error_report
 from tallystick.sandbox.backend import BACKENDS
 from tallystick.sandbox.snapshot import Image
 from tallystick.sandbox.wasm.variables import (
@@ -59,7 +59,7 @@ def open_sessions(*, as_json: bool) -> Iterator[Sessions]:
             yield stores.sessions
     except TallystickError as error:
         if as_json:
-            echo_json({"error": told_error(error)})
+            echo_json({"error": error_report(error)})
         raise
 
 

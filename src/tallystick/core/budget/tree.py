@@ -80,7 +80,7 @@ def caps_of(budget: Budget) -> tuple[tuple[int, int], ...]:
     )
 
 
-def exhausted(
+def refusal_of(
     lefts: Iterable[tuple[int, int, Scope]], wanted: Sequence[int]
 ) -> BudgetExhausted | None:
     """Return the refusal of an amount that does not fit, or None if it does.
@@ -512,7 +512,7 @@ def _refusal(
         # Every limit, also where nothing is wanted: a scope that is over one has to stop.
         for place, limit in each.caps:
             if spent[place] + reserved[place] + wanted[place] > limit:
-                return exhausted(_lefts(node), wanted)
+                return refusal_of(_lefts(node), wanted)
         if unpriced and each.limit.usd is not None:
             return BudgetUnpriced(scope=each.scope)
     for each in node.chain:

@@ -286,7 +286,7 @@ class Cited(msgspec.Struct, frozen=True, kw_only=True):
     unchecked: tuple[Unchecked, ...] = ()
 
 
-def cited_in(
+def check_answer(
     answer: str, *, question: str, documents: Documents, claimed: bool = True, typed: bool = False
 ) -> Cited:
     """Check an answer and return its citations. No document, no result.

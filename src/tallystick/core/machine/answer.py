@@ -99,7 +99,7 @@ def direct_reply(reply: Reply, text: str, *, cut: bool) -> DirectReply:
     return DirectReply(kind="refused" if _refuses(said) else "answer", said=said)
 
 
-def said_in(text: str) -> str | None:
+def reply_text(text: str) -> str | None:
     """Return a reply without its reasoning, short enough to be shown; None for an empty one.
 
     Of a reply that is nothing but reasoning, it is that.

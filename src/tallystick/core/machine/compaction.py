@@ -54,7 +54,7 @@ def bound_for(window: int | None, *, reply_tokens: int) -> int:
     return max(1, min(COMPACT_AT, room // _DENSEST))
 
 
-def checked_bound(given: object) -> int:
+def check_bound(given: object) -> int:
     """Return a bound that a caller gave, in tokens; 0 switches compaction off.
 
     Raise `InvalidLimit` if it is no whole number, or negative.

@@ -25,8 +25,8 @@ from tallystick.core.machine.answer import (
     fit_of,
     is_direct,
     reject_answer,
+    reply_text,
     restart_as_code,
-    said_in,
     say_the_same,
     words_of,
 )
@@ -54,19 +54,19 @@ from tallystick.core.machine.turn import (
     ESCALATED,
     apply_check,
     apply_decision,
-    changed,
     charge_of,
     end_of,
+    limit_reached,
     messages_after_reply,
     next_notices,
     next_program,
-    over,
     plan_request,
     plan_request_again,
     printed_nothing_found,
     program_of,
     skip_command,
     state_after_end,
+    with_new_terms,
 )
 from tallystick.core.records import (
     DOUBTED,
@@ -153,7 +153,7 @@ def advance(state: RunState, event: Event) -> tuple[RunState, tuple[Intent, ...]
             assert_never(event)
 
 
-def ending(state: RunState, stop: StopReason, detail: str) -> RunState:
+def end_from_outside(state: RunState, stop: StopReason, detail: str) -> RunState:
     """Return the state of a run that was ended from outside the machine, in any phase.
 
     It was cancelled, or its time is over, or its sandbox broke. The end is in `ended`; the driver
@@ -177,7 +177,7 @@ def _on_failure(state: RunState, event: ModelFailed) -> tuple[RunState, tuple[In
     if event.reason == LEFT or (event.reason == DOUBTED and event.kind == "transient"):
         # The model did not fail. After a cancel the limits are not checked: the driver ends the
         # run at once, and it has to end as `cancelled` and not as `budget`. The next attempt is
-        # planned for a resume, which checks the limits itself (`passed_between`).
+        # planned for a resume, which checks the limits itself (`continue_between_intents`).
         cap = None if event.reason == LEFT else _limit_reached(state)
         excused = msgspec.structs.replace(state, excused=state.excused + 1)
         return _ask(excused, attempt=state.attempt + 1) if cap is None else _end(state, *cap)
@@ -219,7 +219,7 @@ def _on_reply(state: RunState, event: ModelReplied) -> tuple[RunState, tuple[Int
     """Charge a reply, and continue with its commands, its answer, or a request for a program."""
     used = charge_of(event) + Charge(turns=1, wall_ms=event.wall_ms)
     reply = parse_reply(event.text, cut=event.cut)
-    state = msgspec.structs.replace(state, said=said_in(event.text) or state.said)
+    state = msgspec.structs.replace(state, said=reply_text(event.text) or state.said)
     if is_direct(state):
         read = direct_reply(reply, event.text, cut=event.cut)
         if read.kind == "answer":
@@ -428,7 +428,7 @@ def _on_continuation(
     a person approved, unless one of its limits is still used up.
     """
     state = native.note_restart(state, event)
-    state = msgspec.structs.replace(state, started=changed(state.started, event))
+    state = msgspec.structs.replace(state, started=with_new_terms(state.started, event))
     ended = state.ended
     grown = isinstance(event, RunForked) and ended is not None and ended.stop != "answered"
     undone = grown or (ended is not None and ended.stop in _BY_LIMITS)
@@ -468,7 +468,7 @@ def _next_turn(state: RunState, *, afresh: bool = False) -> tuple[RunState, tupl
 
 
 def _limit_reached(state: RunState) -> tuple[StopReason, str] | None:
-    return over(state.started.limits, state.charge)
+    return limit_reached(state.started.limits, state.charge)
 
 
 def _ask(
@@ -489,7 +489,7 @@ def _add_charge(state: RunState, charge: Charge) -> RunState:
     return msgspec.structs.replace(state, charge=state.charge + charge)
 
 
-def passed_between(
+def continue_between_intents(
     state: RunState, event: RunResumed | RunForked, pending: tuple[Intent, ...]
 ) -> tuple[RunState, tuple[Intent, ...]]:
     """Resume or fork a run while nothing is in progress. `pending` are its planned intents.
@@ -502,9 +502,9 @@ def passed_between(
     state, intents = advance(state, event)
     if intents or state.phase is not Phase.ASKING:
         return state, intents or pending
-    cap = over(state.started.limits, state.charge)
+    cap = limit_reached(state.started.limits, state.charge)
     if cap is not None:
-        return ending(state, *cap), ()
+        return end_from_outside(state, *cap), ()
     again: list[Intent] = []
     for each in pending:
         if isinstance(each, AskModel):

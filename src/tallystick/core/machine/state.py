@@ -171,8 +171,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The most characters of one text of instructions, and of all that one program loads.
-TOLD_CHARS_MAX = 16_000
-_ALL_CHARS_MAX = 2 * TOLD_CHARS_MAX + 1_000
+SHOWN_CHARS_MAX = 16_000
+_ALL_CHARS_MAX = 2 * SHOWN_CHARS_MAX + 1_000
 # A text of at most this many characters stays in the output: replacing it could remove a part of
 # the output that only happens to be equal.
 _TWICE_CHARS_MAX = 40
@@ -263,7 +263,7 @@ def split_instructions(state: RunState, event: ProgramFinished) -> SplitResult:
         return SplitResult(shown=event, notes=hint, whole=event, lasts=False)
     stdout, notes, left_out, room = event.stdout, [], [], _ALL_CHARS_MAX
     for id, text, files in texts:
-        told = cut(text, TOLD_CHARS_MAX)
+        told = cut(text, SHOWN_CHARS_MAX)
         if len(told) > room:
             left_out.append(id)
             continue

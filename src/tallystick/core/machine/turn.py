@@ -91,7 +91,7 @@ def charge_of_child(charge: Charge) -> Charge:
 # `>` for host calls and `>=` for the others: the question is whether another turn is possible. Each
 # turn needs a reply and tokens, so those stop at the limit. A turn need not call the host, so a run
 # that used exactly its host calls may continue.
-def over(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
+def limit_reached(limits: RunLimits, used: Charge) -> tuple[StopReason, str] | None:
     """Return the stop reason and detail if a limit allows no further turn, else None.
 
     It names the first of several. The limits of model calls and depth are not looked at here.
@@ -132,7 +132,7 @@ def turn_is_last(limits: RunLimits, used: Charge, *, prompt_bound: int = 0) -> b
 def tokens_out_max(limits: RunLimits, used: Charge) -> int:
     """Return the token limit of the next reply: `reply_tokens`, or what is left if that is less.
 
-    It is below 1 if nothing is left; `over` says so.
+    It is below 1 if nothing is left; `limit_reached` says so.
     """
     return min(limits.reply_tokens, limits.tokens - used.tokens_in - used.tokens_out)
 
@@ -264,7 +264,7 @@ def _temperature(state: RunState) -> float | None:
     return temperature
 
 
-def changed(started: RunStarted, event: RunResumed | RunForked) -> RunStarted:
+def with_new_terms(started: RunStarted, event: RunResumed | RunForked) -> RunStarted:
     """Return the start of a run with the limits, model and temperature of a resume or fork.
 
     What the event leaves open stays. A resume changes the limits only.

@@ -22,7 +22,7 @@ from tallystick.core.records.calls import (
 )
 from tallystick.core.records.given import (
     CONTEXT_VARIABLES,
-    FILES_TOLD_MAX,
+    FILES_LISTED_MAX,
     TAKEN,
     AttachmentRef,
     CheckDecision,
@@ -64,9 +64,9 @@ from tallystick.core.records.receipts import (
     StepLeft,
     StepReceipt,
     StepStatus,
+    encodable,
     figure,
     harn_fields,
-    written,
 )
 from tallystick.core.records.run import (
     DOUBTED,
@@ -110,7 +110,7 @@ __all__ = [
     "CUT_OFF",
     "DOUBTED",
     "FIGURE_MAX",
-    "FILES_TOLD_MAX",
+    "FILES_LISTED_MAX",
     "LEFT",
     "NOT_KEPT",
     "RUNS_NAMED_MAX",
@@ -190,6 +190,7 @@ __all__ = [
     "VocabularyGiven",
     "arguments_digest",
     "decode_record",
+    "encodable",
     "encode_record",
     "figure",
     "harn_fields",
@@ -198,6 +199,5 @@ __all__ = [
     "skill_files_text",
     "tag_of",
     "value_of",
-    "written",
     "zone_given",
 ]

@@ -200,7 +200,7 @@ class ProgramChecked(
 # hosts write.
 
 
-FILES_TOLD_MAX = 12
+FILES_LISTED_MAX = 12
 
 
 class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):

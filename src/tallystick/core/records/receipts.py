@@ -273,7 +273,7 @@ def figure(value: int) -> int:
     return min(max(0, value), FIGURE_MAX)
 
 
-def written(text: str, *, chars_max: int | None = None) -> str:
+def encodable(text: str, *, chars_max: int | None = None) -> str:
     """Return a text as records hold it: characters that UTF-8 cannot encode become escapes.
 
     A text longer than `chars_max` is cut, with "..." at its end, before that.

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeVar, assert_never, cast
 import msgspec
 
 from tallystick.core.errors import Facts, InvalidLimit, Refused, TallystickError, UsageError
-from tallystick.core.json_text import canonical, read_json, shown
+from tallystick.core.json_text import canonical, read_json, short_json
 
 # The bundle of a recall program: hits, scores, receipts, the answer, and the cost.
 #
@@ -250,7 +250,7 @@ def read_program(raw: bytes) -> Program:
         raise InvalidProgram(why='it is not an object with a list named "operations"')
     others = sorted(set(value) - {"operations"})
     if others:
-        raise InvalidProgram(why=f"unknown field {shown(others[0])}; there is only operations")
+        raise InvalidProgram(why=f"unknown field {short_json(others[0])}; there is only operations")
     listed = value["operations"]
     _check_count(len(listed))
     program = Program(
@@ -284,7 +284,7 @@ def _operation(given: object, number: int) -> Operation:
         raise InvalidProgram(why='it is not an object with an "op"', operation=number)
     if kind not in _KINDS:
         raise InvalidProgram(
-            why=f"unknown operation {shown(kind)}; there are recall, score and cite",
+            why=f"unknown operation {short_json(kind)}; there are recall, score and cite",
             operation=number,
         )
     try:
@@ -308,7 +308,7 @@ def _why_not_query(query: str) -> str | None:
 
 def _why_not_k(k: int) -> str | None:
     if isinstance(k, bool) or not 0 <= k <= K_MAX:
-        return f"k is {shown(k)}; it is a whole number from 0 to {K_MAX}"
+        return f"k is {short_json(k)}; it is a whole number from 0 to {K_MAX}"
     return None
 
 

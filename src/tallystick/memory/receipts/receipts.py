@@ -450,7 +450,7 @@ def _close(one: object, other: object, tolerance: float) -> bool:
 # The receipts in the log of a memory: find one by id, read all, check one.
 
 
-def kept_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
+def find_recall_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
     """Return the receipt of a recall.
 
     Raise `ReceiptUnknown` if this memory gave none of that id.
@@ -461,7 +461,7 @@ def kept_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
     return found
 
 
-def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
+def find_forget_receipt(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
     """Return the receipt of a forgetting.
 
     Raise `ReceiptUnknown` if this memory gave none of that id.
@@ -472,7 +472,7 @@ def kept_forget(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
     return found
 
 
-def kept_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
+def all_receipts(memory: SqliteMemory) -> Iterator[Receipt]:
     """Yield every receipt of either kind, the first one first.
 
     Raise `MemoryCorrupt` at one that cannot be read.

@@ -20,7 +20,7 @@ from tallystick.runtime.calls.scope import Call, CallScope
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments, is_pure
 from tallystick.runtime.journal.effects import Decision, Effects, Found
 from tallystick.runtime.journal.writer import PendingWrite
-from tallystick.sandbox.host import Blocking, HostTable, encoded_reply, error_reply
+from tallystick.sandbox.host import Blocking, HostTable, encode_reply, error_reply
 from tallystick.sandbox.port import HostCall, HostNames
 
 _ERROR_TAG = b"1"
@@ -163,7 +163,7 @@ class _HostEffect:
             return self._note_and_return(
                 error_reply(LeftInDoubt(f"{self._call.name}: {ABANDONED}"))
             )
-        return self._note_and_return(encoded_reply(found))
+        return self._note_and_return(encode_reply(found))
 
     # -- inside --------------------------------------------------------------------------------
 

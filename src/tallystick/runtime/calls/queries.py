@@ -33,7 +33,7 @@ from tallystick.core.records import (
     QueryReplied,
     Record,
 )
-from tallystick.core.schema import check_schema, found_in, problem_of
+from tallystick.core.schema import check_schema, json_in_reply, problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
@@ -619,7 +619,7 @@ def _read(text: str, schema: Mapping[str, Any], *, cut: bool) -> tuple[object, s
         # Half of a number is a number too, and would pass the schema.
         return None, "the reply was cut off at its token limit; make it shorter"
     try:
-        value = found_in(text, schema)
+        value = json_in_reply(text, schema)
         # The value is sent to the program as JSON. Half of a surrogate pair cannot be.
         msgspec.json.encode(value)
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tallystick.attachments.media import HEAD_BYTES, described
+from tallystick.attachments.media import HEAD_BYTES, reference_to
 from tallystick.attachments.port import (
     AttachmentError,
     AttachmentNotFound,
@@ -348,7 +348,7 @@ def described_bytes(data: bytes, *, media_type: str, label: str) -> AttachmentRe
     """Return the reference that keeping these bytes would give, without keeping them."""
     declared = Declared(media_type=media_type, label=label)
     id = hashlib.sha256(data).hexdigest()
-    return described(id=id, byte_len=len(data), head=data[:HEAD_BYTES], declared=declared)
+    return reference_to(id=id, byte_len=len(data), head=data[:HEAD_BYTES], declared=declared)
 
 
 def _handle(ref: AttachmentRef) -> HeldText:

@@ -20,7 +20,7 @@ from tallystick.core.clock import RunClock
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
-from tallystick.core.machine.turn import changed
+from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
     Caller,
     Continuation,
@@ -330,7 +330,7 @@ def _as_it_counts(plan: Plan) -> RunStarted:
         return plan.started
     now = plan.history.started
     # A fence is known only once the run is claimed; nothing here depends on it.
-    return now if plan.continuation is None else changed(now, plan.continuation(0))
+    return now if plan.continuation is None else with_new_terms(now, plan.continuation(0))
 
 
 def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:

@@ -14,7 +14,7 @@ from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.history import History
 from tallystick.core.machine.prompt import TEMPLATE, Message, opening
-from tallystick.core.machine.turn import charge_of_child, over
+from tallystick.core.machine.turn import charge_of_child, limit_reached
 from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarted
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
@@ -24,7 +24,7 @@ from tallystick.runtime.run.assembly import RunContext, RunRequest, Watch
 from tallystick.runtime.run.start import start_in
 from tallystick.runtime.run.surroundings import Surroundings
 from tallystick.runtime.runs.history import whole_records
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST, prompt_figure
 from tallystick.runtime.spend.slots import ChildSlots
@@ -143,7 +143,7 @@ class ChildRuns:
             heard=self._heard,
         )
         with (
-            held_run(context.ledger, run),
+            lock_run(context.ledger, run),
             context.client_scopes.child(
                 parent.model_door, run, limits, parent=parent.run
             ) as model_door,
@@ -179,7 +179,7 @@ class ChildRuns:
         last = records[-1]
         if isinstance(last, RunEnded) and (
             last.stop not in CUT_OFF
-            or over(History(records).started.limits, last.charge) is not None
+            or limit_reached(History(records).started.limits, last.charge) is not None
         ):
             # It has ended and its parent did not learn of it; or it is at a limit. It is not driven
             # again, so its charge is counted here.

@@ -14,7 +14,12 @@ from typing import assert_never
 import msgspec
 
 from tallystick.core.errors import SandboxError, TallystickError
-from tallystick.core.machine.machine import advance, begin, ending, passed_between
+from tallystick.core.machine.machine import (
+    advance,
+    begin,
+    continue_between_intents,
+    end_from_outside,
+)
 from tallystick.core.machine.state import Phase, RunState, matched_record
 from tallystick.core.machine.turn import program_of
 from tallystick.core.records import (
@@ -164,13 +169,13 @@ class Driver:
             await self._end_cancelled()
             raise
         except WaitedTooLong as error:
-            self._end(ending(self._state, "deadline", str(error)))
+            self._end(end_from_outside(self._state, "deadline", str(error)))
         except NeedsPerson as error:
-            self._end(ending(self._state, "refused", str(error)))
+            self._end(end_from_outside(self._state, "refused", str(error)))
         except SandboxError as error:
             if not self._journal.may_end:
                 raise
-            self._end(ending(self._state, "sandbox_error", str(error)))
+            self._end(end_from_outside(self._state, "sandbox_error", str(error)))
 
     def _apply(self, event: Event) -> None:
         with self._journal.lock:
@@ -192,7 +197,7 @@ class Driver:
             self._end(self._doubtful(self._in_doubt))
         elif self._state.phase is not Phase.ENDING:
             # The last event may have ended the run. Then it keeps that end, as on replay.
-            self._end(ending(self._state, "cancelled", "cancelled by the user"))
+            self._end(end_from_outside(self._state, "cancelled", "cancelled by the user"))
         await self._finish()
         if self._watch_failed is not None:
             raise self._watch_failed from None
@@ -243,9 +248,11 @@ class Driver:
         while (found := self._journal.continuation(ending=not self._next)) is not None:
             continuation, ended = found
             if ended is not None:
-                now = self._end_of(ending(self._state, ended.stop, ended.detail))
+                now = self._end_of(end_from_outside(self._state, ended.stop, ended.detail))
                 self._journal.compare_end(now)
-            self._state, self._next = passed_between(self._state, continuation, self._next)
+            self._state, self._next = continue_between_intents(
+                self._state, continuation, self._next
+            )
             self._count(continuation, new=self._journal.live)
 
     async def _perform(self, intent: Intent) -> Event:
@@ -298,7 +305,9 @@ class Driver:
 
     def _doubtful(self, name: str) -> RunState:
         """Return the state that ends the run because an effect has an unknown outcome."""
-        return ending(self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown")
+        return end_from_outside(
+            self._state, "in_doubt", f"{name} was begun and left: its outcome is unknown"
+        )
 
     # -- hearing of records --------------------------------------------------------------------
 

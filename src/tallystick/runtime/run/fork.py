@@ -14,7 +14,7 @@ from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import RunNotFound, TallystickError, UsageError
 from tallystick.core.history import History
-from tallystick.core.machine.turn import changed
+from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
     AskModel,
     AttachmentRef,
@@ -38,7 +38,7 @@ from tallystick.runtime.runs.history import (
     refuse_foreign,
     whole_records,
 )
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.storage.clock import new_id, now_ms
 
@@ -127,7 +127,7 @@ async def fork(
             raise
         return fence
 
-    with held_run(ledger, run):
+    with lock_run(ledger, run):
         run_attachments.share(_attachments_of(context, shared))
         return await continue_run(
             context,
@@ -135,7 +135,7 @@ async def fork(
                 run=run,
                 history=History(shared, resumed=True),
                 head=Head(count=0, hash=root.hash),
-                started=changed(before, record),
+                started=with_new_terms(before, record),
                 run_attachments=run_attachments,
                 claim=claim,
                 continuation=lambda fence: record,

@@ -20,9 +20,9 @@ from tallystick.core.errors import (
     UsageError,
 )
 from tallystick.core.history import History
-from tallystick.core.machine.answer import said_in, value_of
+from tallystick.core.machine.answer import reply_text, value_of
 from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
-from tallystick.core.machine.turn import ESCALATED, over
+from tallystick.core.machine.turn import ESCALATED, limit_reached
 from tallystick.core.records import (
     Continuation,
     InDoubt,
@@ -62,7 +62,7 @@ from tallystick.runtime.runs.history import (
     skip_answered,
     whole_records,
 )
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run, said_at_end
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.backend import Backend
@@ -129,7 +129,7 @@ async def _resume(
     parent: Parent | None,
 ) -> Run:
     ledger = context.ledger
-    with held_run(ledger, run, steal=request.steal) as stolen:
+    with lock_run(ledger, run, steal=request.steal) as stolen:
         head, records = read_checked(ledger, run)
         check_resumable(run, records, request.limits)
         check_decision(run, records, request.decision)
@@ -319,7 +319,9 @@ async def _decide(
         if row is not None and row.head.count:
             known = whole_records(context.ledger, child)
             last = known[-1]
-            if isinstance(last, RunEnded) and over(History(known).started.limits, last.charge):
+            if isinstance(last, RunEnded) and limit_reached(
+                History(known).started.limits, last.charge
+            ):
                 # The child is at a limit, so it is not resumed, and its calls stay as they are.
                 continue
             try:
@@ -423,7 +425,7 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
     if isinstance(ended, RunEnded) and ended.stop != "answered":
         before = History(records).started.limits
         allowed = limits or before
-        cap = over(allowed, ended.charge)
+        cap = limit_reached(allowed, ended.charge)
         if cap is None and ended.stop == "deadline" and allowed.wall_ms <= before.wall_ms:
             # The few milliseconds that may be left would pay for a call that is cut off at once.
             cap = ended.stop, ended.detail
@@ -436,7 +438,7 @@ def check_resumable(run: str, records: Sequence[Record], limits: RunLimits | Non
 def last_said(records: Sequence[Record]) -> str | None:
     """Return the last reply with any text, shortened, without its reasoning; None if none has."""
     replies = (each.text for each in reversed(records) if isinstance(each, ModelReplied))
-    return next((said for text in replies if (said := said_in(text)) is not None), None)
+    return next((said for text in replies if (said := reply_text(text)) is not None), None)
 
 
 def _cite(

@@ -10,7 +10,7 @@ from tallystick.core.chain import Head
 from tallystick.core.clock import RunClock
 from tallystick.core.errors import RunExists, UsageError
 from tallystick.core.history import History
-from tallystick.core.machine.compaction import bound_for, checked_bound
+from tallystick.core.machine.compaction import bound_for, check_bound
 from tallystick.core.machine.prompt import TEMPLATE
 from tallystick.core.records import Caller, RunStarted, zone_given
 from tallystick.model.port import Model, window_of
@@ -27,7 +27,7 @@ from tallystick.runtime.run.assembly import (
 )
 from tallystick.runtime.run.clock import run_clock
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
-from tallystick.runtime.runs.lock import held_run
+from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.sandbox.backend import Backend
@@ -57,7 +57,7 @@ async def _start(
     request = replace(request, limits=around.limits(request.limits))
     scopes = context.client_scopes
     with (
-        held_run(context.ledger, run),
+        lock_run(context.ledger, run),
         scopes.run(
             run, request.limits, context.ledger, places=around.scopes, noted=around.note_settled
         ) as door,
@@ -215,7 +215,7 @@ def _first_record(
 
 def _compact_at(request: RunRequest, model: Model) -> int:
     if request.compact_at is not None:
-        return checked_bound(request.compact_at)
+        return check_bound(request.compact_at)
     return bound_for(window_of(model), reply_tokens=request.limits.reply_tokens)
 
 

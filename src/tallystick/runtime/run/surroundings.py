@@ -250,7 +250,7 @@ def call_site_here() -> CallSite | None:
     return None if find is None else find()
 
 
-def find_call_site_by(find: Callable[[], CallSite | None]) -> None:
+def set_call_site_finder(find: Callable[[], CallSite | None]) -> None:
     """Set the function that finds the call site for runs of this context."""
     _HERE.set(find)
 

@@ -47,7 +47,7 @@ from tallystick.ledger.port import Ledger, RunFilter, RunRow
 from tallystick.ledger.scopes import Hold, Scopes
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import UNREADABLE, records_of
-from tallystick.runtime.runs.lock import held_run, is_running
+from tallystick.runtime.runs.lock import is_running, lock_run
 from tallystick.storage.transaction import Transaction
 
 # The states of a run without an end. `unfinished` is a copy of a run that another ledger owns.
@@ -259,7 +259,7 @@ def close_calls(
     Raise `UsageError` while a living process works on the run, and `RunNotFound` if there is none.
     Raise `ResumeRefused` if its chain of entries is damaged.
     """
-    with held_run(ledger, run):
+    with lock_run(ledger, run):
         row = ledger.row(run)
         if row is None:
             raise RunNotFound(run=run)

@@ -27,7 +27,7 @@ _SUFFIX = ".lock"
 
 
 @contextlib.contextmanager
-def held_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]:
+def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]:
     """Hold the lock of a run while inside. Yield True if the lock was stolen.
 
     With `steal`, the lock of a living process is renamed, so that it has no effect, and a new one
@@ -120,7 +120,7 @@ def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
             if not steal:
                 raise _running_error(run)
             stolen = True
-            # Renamed, not removed: `held_run` puts it back if the run is not claimed after all.
+            # Renamed, not removed: `lock_run` puts it back if the run is not claimed after all.
             with contextlib.suppress(FileNotFoundError):
                 lock.path.replace(_stolen_path(lock.path))
     except OSError as error:

@@ -18,7 +18,7 @@ from tallystick.core.errors import SandboxError, StoreError
 from tallystick.core.json_text import canonical, digest
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.process.session import ProcessSession
+    from tallystick.sandbox.process.session import ProcessInterpreter
 
 
 # The working directory of native programs: encode it as bytes, and write it as files again.
@@ -289,7 +289,7 @@ def known_line(file: ListedEntry) -> bytes:
     return b"%d %d %d %d\n" % (file.inode, file.ctime_ns, file.mtime_ns, file.size)
 
 
-async def list_files(session: ProcessSession, known: Iterable[ListedEntry] = ()) -> Listing:
+async def list_files(session: ProcessInterpreter, known: Iterable[ListedEntry] = ()) -> Listing:
     """List the working directory of a session, with the contents of all files but the `known`.
 
     Contents are sent from the smallest file on, until all files together exceed 32 MiB. Raise

@@ -77,7 +77,7 @@ from tallystick.storage.private_folder import PrivateFolder
 if TYPE_CHECKING:
     from tallystick.sandbox.process.proxy import Attempt, NetworkGrant
     from tallystick.sandbox.process.sandbox import ProcessSandbox
-    from tallystick.sandbox.process.session import ProcessSession, Saved
+    from tallystick.sandbox.process.session import ProcessInterpreter, Saved
 
 
 # The session of the native programs of one run.
@@ -126,7 +126,7 @@ class ProcessPrograms:
         self._state = self._begun = msgspec.structs.replace(self._state, variables={}, imported={})
         self._known = self._states.known
         self._marks = {} if marks is None else dict(marks)
-        self._box: ProcessSession | None = None
+        self._box: ProcessInterpreter | None = None
         self._folder: PrivateFolder | None = None
         self._has_before = False
         # The files whose content is known, by their `known_line`, each with digest and length.
@@ -299,8 +299,8 @@ class ProcessPrograms:
     async def _snapshot(self, name: str) -> str:
         """Take a snapshot, in place of one with this name. Return the text for the program.
 
-        Raise `InvalidName` for an unusable name. Raise what `ProcessSession.snapshot` raises; the
-        old snapshot is gone then.
+        Raise `InvalidName` for an unusable name. Raise what `ProcessInterpreter.snapshot` raises;
+        the old snapshot is gone then.
         """
         check_snapshot_name(name)
         if name == _BEFORE:
@@ -401,7 +401,7 @@ class ProcessPrograms:
 
     # -- the box -------------------------------------------------------------------------------
 
-    def _open_box(self) -> ProcessSession:
+    def _open_box(self) -> ProcessInterpreter:
         assert self._box is not None, "the session is open"
         return self._box
 

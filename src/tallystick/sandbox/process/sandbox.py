@@ -22,7 +22,7 @@ from tallystick.sandbox.process.proxy import (
     Resolve,
     resolve_name,
 )
-from tallystick.sandbox.process.session import ProcessSession
+from tallystick.sandbox.process.session import ProcessInterpreter
 from tallystick.sandbox.process.settings import BoxSettings, order_of, require_layers
 from tallystick.sandbox.scheduling import CancellationTokens, ProgramThreads, Slots
 from tallystick.storage.clock import new_id
@@ -30,7 +30,7 @@ from tallystick.storage.clock import new_id
 # The self-test: each capability is tried by a program that needs it.
 
 
-_Probe = Callable[["ProcessSandbox", "ProcessSession"], Awaitable[str | None]]
+_Probe = Callable[["ProcessSandbox", "ProcessInterpreter"], Awaitable[str | None]]
 
 
 async def run_self_test(sandbox: ProcessSandbox) -> Sequence[tuple[str, str | None]]:
@@ -50,13 +50,13 @@ async def run_self_test(sandbox: ProcessSandbox) -> Sequence[tuple[str, str | No
 
 
 async def _run(
-    session: ProcessSession, program: str, *, timeout_ms: int = 10_000
+    session: ProcessInterpreter, program: str, *, timeout_ms: int = 10_000
 ) -> ExecutionResult:
     context = ExecutionContext(session_id=session.session_id, timeout_ms=timeout_ms)
     return await session.execute(program, context=context, host=_ECHO)
 
 
-async def _command(session: ProcessSession, text: str) -> ExecutionResult:
+async def _command(session: ProcessInterpreter, text: str) -> ExecutionResult:
     context = ExecutionContext(session_id=session.session_id, timeout_ms=10_000)
     return await session.command(text, context=context, host=_ECHO)
 
@@ -65,7 +65,7 @@ def _unless(given: object, wanted: object) -> str | None:
     return None if given == wanted else f"gave {given!r}"
 
 
-async def _isolation(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _isolation(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     """Check that other processes, network, host files and privileges cannot be reached."""
     result = await _run(
         session,
@@ -80,22 +80,22 @@ async def _isolation(sandbox: ProcessSandbox, session: ProcessSession) -> str | 
     return _unless(result.value or result.error, str([*["refused"] * 5, False, True]))
 
 
-async def _python(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _python(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     await _run(session, "kept = [6 * 7]")
     return _unless((await _run(session, "import json\njson.dumps(kept)")).value, "'[42]'")
 
 
-async def _bash(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _bash(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     await _command(session, "mkdir -p a/b && cd a/b && export NAMED=here")
     return _unless((await _command(session, 'echo "$NAMED ${PWD##*/}"')).stdout, "here b\n")
 
 
-async def _files(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _files(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     await _run(session, "import pathlib\npathlib.Path('a.txt').write_text('from python')")
     return _unless((await _command(session, "cat a.txt")).stdout, "from python")
 
 
-async def _limits(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _limits(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     await _run(session, "kept = 1")
     stops = [
         (await _run(session, "while True: pass", timeout_ms=100)).stop,
@@ -105,7 +105,7 @@ async def _limits(sandbox: ProcessSandbox, session: ProcessSession) -> str | Non
     return _unless(stops, ["wall", "memory", "1"])
 
 
-async def _snapshots(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _snapshots(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     await _run(session, "value = 1\nopen('f', 'w').write('one') and None")
     await session.snapshot("before")
     await _run(session, "value = 2\nopen('f', 'w').write('two') and None")
@@ -113,16 +113,16 @@ async def _snapshots(sandbox: ProcessSandbox, session: ProcessSession) -> str | 
     return _unless((await _run(session, "value, open('f').read()")).value, "(1, 'one')")
 
 
-async def _overlay(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _overlay(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     return (await sandbox.layers())["overlay"]
 
 
-async def _bridge(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _bridge(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     result = await _run(session, "echo({'a': [1, None, 'ü']})")
     return _unless(result.value, "{'a': [1, None, 'ü']}")
 
 
-async def _network(sandbox: ProcessSandbox, session: ProcessSession) -> str | None:
+async def _network(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
     """Check that a granted host is reached, another one is not, and both attempts are recorded."""
     seen: list[Attempt] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -216,7 +216,7 @@ class ProcessSandbox:
         self.threads = ProgramThreads()
         self._launcher = Launcher()
         self.cancels = CancellationTokens()
-        self._sessions: set[ProcessSession] = set()
+        self._sessions: set[ProcessInterpreter] = set()
         # Boxes that are made in advance, because a session would have to wait for one.
         self._spares_max = spares
         self._spares: list[Box] = []
@@ -267,7 +267,7 @@ class ProcessSandbox:
         record: Callable[[Attempt], None] = lambda attempt: None,
         resolve: Resolve = resolve_name,
         saved: Path | None = None,
-    ) -> ProcessSession:
+    ) -> ProcessInterpreter:
         """Open a session. Its working directory starts with what is in `files`, or empty.
 
         `files` itself is never changed. `saved` is a directory to which a session was saved, in
@@ -282,7 +282,7 @@ class ProcessSandbox:
         box, proxy = await self.threads.run(
             lambda: self._make_box(files, network, record, resolve)
         ).outcome
-        session = ProcessSession(
+        session = ProcessInterpreter(
             self,
             box,
             session_id=session_id,
@@ -346,7 +346,7 @@ class ProcessSandbox:
             while len(self._spares) < self._spares_max and not self._closing.is_set():
                 self._spares.append(self._launcher.open(self._order(None)))
 
-    def forget(self, session: ProcessSession) -> None:
+    def forget(self, session: ProcessInterpreter) -> None:
         """Remove a closed session from those that `close` closes."""
         self._sessions.discard(session)
 

@@ -28,7 +28,7 @@ from tallystick.sandbox.port import (
     ExecutionResult,
     Host,
     HostNames,
-    SandboxSession,
+    SandboxInterpreter,
     read_report,
 )
 from tallystick.sandbox.process.inside.layers import WORK
@@ -339,7 +339,7 @@ class _KeptSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None
 
 
-class ProcessSession:
+class ProcessInterpreter:
     """One box that runs programs and commands one after another; a call waits for the last one."""
 
     def __init__(
@@ -742,4 +742,4 @@ async def _settle(task: asyncio.Task[bytes] | None) -> None:
         await asyncio.wait({task}, timeout=1.0)
 
 
-_: type[SandboxSession] = ProcessSession
+_: type[SandboxInterpreter] = ProcessInterpreter

@@ -26,12 +26,12 @@ from tallystick.sandbox.port import (
     Keeper,
     Programs,
 )
-from tallystick.sandbox.snapshot import SessionImage, SnapshotId, packed, unpacked
+from tallystick.sandbox.snapshot import SessionImage, SnapshotId, pack_snapshot, unpack_snapshot
 from tallystick.sandbox.wasm.image import ENGINE
 from tallystick.sandbox.wasm.variables import record_values, variable_names
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSandbox, WasmSession
+    from tallystick.sandbox.wasm.sandbox import WasmInterpreter, WasmSandbox
 
 # The name under which a run records this backend.
 _NAME = "wasm"
@@ -40,7 +40,7 @@ _NAME = "wasm"
 class WasmPrograms:
     """Run the programs of one run in `session`, and store its interpreter from time to time."""
 
-    def __init__(self, session: WasmSession, files: Keeper, *, identity: Identity) -> None:
+    def __init__(self, session: WasmInterpreter, files: Keeper, *, identity: Identity) -> None:
         self._session = session
         self._files = files
         self._identity = identity
@@ -69,7 +69,7 @@ class WasmPrograms:
         for intent, taken in sorted(history.snapshots.items(), reverse=True):
             try:
                 with self._files.read_snapshot(taken.image) as chunks:
-                    _, image = unpacked(chunks)
+                    _, image = unpack_snapshot(chunks)
                 await self._session.load(image)
             except BackendError:
                 # The snapshot is missing, damaged, or from another guest. An earlier one may load;
@@ -106,7 +106,9 @@ class WasmPrograms:
             id=f"{finished.intent}", name="run", session_id=self.session_id, created_at=0
         )
         # In a thread, so that compression does not block this event loop.
-        ref = await asyncio.to_thread(lambda: self._files.keep_snapshot(packed(snapshot, image)))
+        ref = await asyncio.to_thread(
+            lambda: self._files.keep_snapshot(pack_snapshot(snapshot, image))
+        )
         if ref is None:
             return None
         self._fuel_since_kept = 0
@@ -153,7 +155,7 @@ async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) ->
     return WasmPrograms(session, files, identity=identity_of(sandbox))
 
 
-async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) -> None:
+async def _load_image(session: WasmInterpreter, started: RunStarted, files: Keeper) -> None:
     """Load the interpreter with which the run's session started the run, if there is one.
 
     Raise `StoreError` if it cannot be read, and `SnapshotMismatch` if another version made it.
@@ -169,7 +171,7 @@ async def _load_image(session: WasmSession, started: RunStarted, files: Keeper) 
             f"the interpreter that the run began with, of session {given.session}, cannot be "
             f"read: {error}"
         ) from error
-    _, image = await asyncio.to_thread(unpacked, [raw])
+    _, image = await asyncio.to_thread(unpack_snapshot, [raw])
     if started.clock_ns != FIXED_CLOCK_NS:
         # The image has the clock of the last run. A run with a fixed start time continues from
         # that; any other run starts at its own time.

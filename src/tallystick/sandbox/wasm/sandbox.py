@@ -30,7 +30,7 @@ from tallystick.sandbox.port import (
     Host,
     Limits,
     Sandbox,
-    SandboxSession,
+    SandboxInterpreter,
 )
 from tallystick.sandbox.scheduling import CancellationTokens, ProgramThreads, Slots
 from tallystick.sandbox.snapshot import (
@@ -133,7 +133,7 @@ _WHY_CHARS_MAX = 500
 _PREPARE_SECONDS_LEAST = 1.0
 
 
-class WasmSession:
+class WasmInterpreter:
     """One interpreter that runs programs one after another; a call waits for the one before."""
 
     def __init__(self, sandbox: WasmSandbox, *, session_id: str, seed: int, clock_ns: int) -> None:
@@ -401,14 +401,14 @@ async def _settle(task: asyncio.Task[bytes] | None) -> None:
         await asyncio.wait({task}, timeout=1.0)
 
 
-_wasm_session_is_a_sandbox_session: type[SandboxSession] = WasmSession
+_wasm_session_is_a_sandbox_session: type[SandboxInterpreter] = WasmInterpreter
 
 
 # The self-test: try on this machine what the WASM sandbox claims to do.
 
 
 _LIMITS = Limits()
-_Probe = Callable[["WasmSession"], Awaitable[str | None]]
+_Probe = Callable[["WasmInterpreter"], Awaitable[str | None]]
 
 
 async def run_self_test(sandbox: WasmSandbox) -> Sequence[tuple[str, str | None]]:
@@ -427,7 +427,7 @@ async def run_self_test(sandbox: WasmSandbox) -> Sequence[tuple[str, str | None]
 
 
 async def _run(
-    session: WasmSession, program: str, *, limits: Limits = _LIMITS, **more: int
+    session: WasmInterpreter, program: str, *, limits: Limits = _LIMITS, **more: int
 ) -> ExecutionResult:
     context = ExecutionContext(
         session_id=session.session_id, limits=limits, timeout_ms=more.get("timeout_ms", 10_000)
@@ -435,14 +435,14 @@ async def _run(
     return await session.execute(program, context=context, host=_ECHO)
 
 
-async def _python(session: WasmSession) -> str | None:
+async def _python(session: WasmInterpreter) -> str | None:
     result = await _run(
         session, "import json, asyncio\nawait asyncio.sleep(1)\njson.dumps([6 * 7])"
     )
     return None if result.value == "'[42]'" else f"gave {result.value!r}"
 
 
-async def _limits(session: WasmSession) -> str | None:
+async def _limits(session: WasmInterpreter) -> str | None:
     await _run(session, "kept = 1")
     stops = [
         (await _run(session, "while True: pass", limits=Limits(fuel=50_000_000))).stop,
@@ -453,7 +453,7 @@ async def _limits(session: WasmSession) -> str | None:
     return None if stops == ["fuel", "wall", "memory", "1"] else f"gave {stops}"
 
 
-async def _isolation(session: WasmSession) -> str | None:
+async def _isolation(session: WasmInterpreter) -> str | None:
     tried = (
         "def tried(f):\n    try:\n        f()\n"
         "    except OSError as error:\n        return type(error).__name__\n"
@@ -466,7 +466,7 @@ async def _isolation(session: WasmSession) -> str | None:
     return None if result.value == wanted else f"gave {result.value or result.error}"
 
 
-async def _snapshots(session: WasmSession) -> str | None:
+async def _snapshots(session: WasmInterpreter) -> str | None:
     await _run(session, "value = 1")
     image = await session.image()
     await _run(session, "value = 2")
@@ -475,7 +475,7 @@ async def _snapshots(session: WasmSession) -> str | None:
     return None if result.value == "1" else f"gave {result.value!r}"
 
 
-async def _bridge(session: WasmSession) -> str | None:
+async def _bridge(session: WasmInterpreter) -> str | None:
     result = await _run(session, "echo({'a': [1, None, 'ü']})")
     return None if result.value == "{'a': [1, None, 'ü']}" else f"gave {result.value!r}"
 
@@ -556,7 +556,7 @@ class WasmSandbox:
 
     async def open(
         self, *, session_id: str, seed: int = 0, clock_ns: int = CLOCK_NS
-    ) -> WasmSession:
+    ) -> WasmInterpreter:
         """Open a session. Its interpreter is made for its first program, or by `prepare`.
 
         `clock_ns` is the start of its clock, in nanoseconds since 1970. Raise `InvalidLimit` if
@@ -568,7 +568,7 @@ class WasmSandbox:
                 given=clock_ns,
                 why=f"between 0 and {CLOCK_LATEST_NS:,}, which is in the year 2260",
             )
-        return WasmSession(self, session_id=session_id, seed=seed, clock_ns=clock_ns)
+        return WasmInterpreter(self, session_id=session_id, seed=seed, clock_ns=clock_ns)
 
     def cancel(self, cancellation_token: str) -> bool:
         """Cancel the program with this token in its context. Return False if there is none."""

@@ -24,7 +24,7 @@ from tallystick.sandbox.port import ExecutionContext, Limits
 from tallystick.sandbox.snapshot import SESSION_NAMES_CHARS_MAX, Image
 
 if TYPE_CHECKING:
-    from tallystick.sandbox.wasm.sandbox import WasmSession
+    from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 
 # The limit for all values of a session together, as JSON. The end of a run waits for the writing.
 VALUES_BYTES_MAX = 1_048_576
@@ -110,7 +110,7 @@ class SessionValues(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, str] = {}
 
 
-async def variable_names(session: WasmSession) -> str:
+async def variable_names(session: WasmInterpreter) -> str:
     """Return the names and types of the variables in short, at most 400 characters.
 
     "" if there are none, or if the guest did not list them. This runs a program, so call it after
@@ -140,7 +140,7 @@ async def variable_names(session: WasmSession) -> str:
     return listed
 
 
-async def record_values(session: WasmSession) -> bytes | None:
+async def record_values(session: WasmInterpreter) -> bytes | None:
     """Return the variables of an interpreter as JSON, which `read_values` reads.
 
     None if the guest did not return them within 2 s, or returned something else. This runs a
@@ -180,7 +180,7 @@ def read_values(raw: bytes) -> SessionValues:
     return found
 
 
-async def load_values(session: WasmSession, values: Mapping[str, msgspec.Raw]) -> Image:
+async def load_values(session: WasmInterpreter, values: Mapping[str, msgspec.Raw]) -> Image:
     """Set variables in a fresh interpreter, and return its image.
 
     Raise `StoreError` if the guest fails to set them within 30 s.

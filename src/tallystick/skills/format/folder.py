@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
-from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, flattened, has_hidden, quote
+from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, has_hidden, one_line_text, quote
 from tallystick.skills.format.manifest import folder_name
 from tallystick.storage import system
 
@@ -439,7 +439,7 @@ def _search(top: int, walk: Walk) -> None:
     for place in waiting:
         if walk.directories >= _DIRECTORIES_MAX:
             note = f"{walk.root} has more than {_DIRECTORIES_MAX:,} directories"
-            walk.truncated.append(flattened(f"{note}; the rest was not seen"))
+            walk.truncated.append(one_line_text(f"{note}; the rest was not seen"))
             return
         walk.directories += 1
         try:
@@ -462,7 +462,7 @@ def _visit(directory: int, place: _WalkedDirectory, walk: Walk) -> list[_WalkedD
             entries.pop()
             where = walk.root.joinpath(*place.parts)
             note = f"{where} has more than {_ENTRIES_MAX:,} entries; the rest was not seen"
-            walk.truncated.append(flattened(note))
+            walk.truncated.append(one_line_text(note))
         entries.sort(key=lambda each: each.name)
     names = {each.name for each in entries}
     file = next((name for name in _FILES if name in names), None)
@@ -510,7 +510,7 @@ def _subdirectories(
             if len(parts) > _WALK_DEPTH_MAX:
                 where = walk.root.joinpath(*place.parts)
                 note = f"{where} is {_WALK_DEPTH_MAX} deep; what is below it was not seen"
-                walk.truncated.append(flattened(note))
+                walk.truncated.append(one_line_text(note))
                 break
             inner.append(_WalkedDirectory(parts, namespace))
     return inner

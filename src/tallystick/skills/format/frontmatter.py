@@ -33,7 +33,7 @@ def has_hidden(text: str) -> bool:
     return _HIDDEN.search(text) is not None
 
 
-def flattened(text: str) -> str:
+def one_line_text(text: str) -> str:
     """Return a text as one line: white space is one space, and hidden characters are left out."""
     line = " ".join(text.split())
     if has_hidden(line):
@@ -43,7 +43,7 @@ def flattened(text: str) -> str:
 
 def quote(text: str) -> str:
     """Return the first 60 characters of a text, on one line and in quotes, for a message."""
-    line = flattened(text[: _QUOTED_CHARS_MAX * 4])
+    line = one_line_text(text[: _QUOTED_CHARS_MAX * 4])
     cut = line if len(line) <= _QUOTED_CHARS_MAX else f"{line[:_QUOTED_CHARS_MAX]}…"
     return f"'{cut}'"
 

@@ -20,8 +20,8 @@ from tallystick.skills.format.frontmatter import (
     FILE_BYTES_MAX,
     Problem,
     Split,
-    flattened,
     has_hidden,
+    one_line_text,
     quote,
     split,
 )
@@ -81,7 +81,7 @@ def lint(folder: Path) -> tuple[Problem, ...]:
     except SkillNotFound:
         return (_error("file.missing", "there is no SKILL.md in it"),)
     except TallystickError as error:
-        return (_error("file.refused", flattened(str(error))),)
+        return (_error("file.refused", one_line_text(str(error))),)
     parts = split(raw)
     found = [*_problems(parts, Path(os.path.abspath(folder)).name)]
     if name != "SKILL.md":
@@ -281,7 +281,7 @@ def _file_problems(folder: Folder) -> Iterator[Problem]:
     try:
         listing = folder.listing()
     except TallystickError as error:
-        yield _error("files.refused", flattened(str(error)))
+        yield _error("files.refused", one_line_text(str(error)))
         return
     for path in listing.left_out[:_REPORTED_MAX]:
         yield _warning("files.left_out", f"{quote(path)} is no part of the skill: it is never read")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from tallystick.core.json_text import canonical
-from tallystick.skills.format.frontmatter import Problem, Split, flattened, has_hidden, quote
+from tallystick.skills.format.frontmatter import Problem, Split, has_hidden, one_line_text, quote
 
 # Names of skills: which may be in an id, and the name that a folder gives.
 
@@ -225,7 +225,7 @@ class Fields:
         if nested:
             self.warn(f"{_key_name(key)}.type", f"{_key_name(key)}: {quote(nested[0])} is not text")
         return tuple(
-            (flattened(name), _flat(each)) for name, each in list(value.items())[:_PAIRS_MAX]
+            (one_line_text(name), _flat(each)) for name, each in list(value.items())[:_PAIRS_MAX]
         )
 
     def _names(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
@@ -241,7 +241,7 @@ class Fields:
             if not isinstance(each, str) or has_hidden(each.strip()) or len(each) > _WORD_CHARS_MAX:
                 tell(f"{_key_name(key)}.type", f"{_key_name(key)}: {quote(str(each))} is no name")
             elif each.strip():
-                kept.append(flattened(each))
+                kept.append(one_line_text(each))
         if len(kept) > _WORDS_MAX:
             tell(
                 f"{_key_name(key)}.long",
@@ -410,14 +410,14 @@ def _name(fields: Fields, directory: str) -> str:
 def _description(fields: Fields) -> tuple[str, str]:
     """Return the description and its short form; each is used for the other if that is missing."""
     description = fields.text("description", chars_max=_DESCRIPTION_CHARS_MAX)
-    short = flattened(fields.text("short"))
-    if not flattened(description):
+    short = one_line_text(fields.text("short"))
+    if not one_line_text(description):
         if not short:
             fields.fail("description.missing", "no description: a model cannot know when to use it")
         else:
             fields.warn("description.missing", "no description; `short` is taken for it")
         return short, short
-    return description, short or _short_form(flattened(description))
+    return description, short or _short_form(one_line_text(description))
 
 
 def _context(fields: Fields) -> str:

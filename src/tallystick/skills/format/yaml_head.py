@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from tallystick.skills.format.frontmatter import flattened, quote
+from tallystick.skills.format.frontmatter import one_line_text, quote
 
 _DEPTH_MAX = 12
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(
@@ -148,7 +148,7 @@ def _with_underscores(value: dict[str, object], reading: Reading) -> dict[str, o
 
 def _reason(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return flattened(f"line {error.problem_mark.line + 2}: {error.problem}")
+        return one_line_text(f"line {error.problem_mark.line + 2}: {error.problem}")
     return quote(str(error))
 
 

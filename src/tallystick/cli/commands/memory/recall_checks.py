@@ -59,8 +59,8 @@ from tallystick.memory.receipts.receipt_file import (
 from tallystick.memory.receipts.receipts import (
     Verified,
     VerifiedForget,
-    kept_forget,
-    kept_receipt,
+    find_forget_receipt,
+    find_recall_receipt,
     verify_forgotten,
 )
 from tallystick.settings.paths import cache_directory, data_directory
@@ -256,9 +256,9 @@ def _receipt(memory: Memory, named: str) -> ReceiptFile | Receipt:
         if not named.isprintable():
             raise ReceiptUnknown(id=plain(named))
         try:
-            return kept_receipt(memory.store, named)
+            return find_recall_receipt(memory.store, named)
         except ReceiptUnknown:
-            return kept_forget(memory.store, named)
+            return find_forget_receipt(memory.store, named)
     with source(named) as file:
         return read_receipt_file(file.read(RECEIPT_FILE_BYTES_MAX + 2))
 

@@ -24,7 +24,7 @@ from tallystick.skills.catalog import Catalog, fit_catalog
 from tallystick.skills.errors import SkillNotFound, SkillPathRefused, SkillUnreadable
 from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, split
-from tallystick.skills.format.frontmatter import flattened as flat
+from tallystick.skills.format.frontmatter import one_line_text as flat
 from tallystick.skills.format.lint import lint
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.installed import SKILL_FILES, install_skill, new_skill, skill_at
@@ -39,7 +39,7 @@ from tallystick.skills.places import (
     project_root,
     user_skills_directory,
 )
-from tallystick.skills.skills import Skills, filled_in
+from tallystick.skills.skills import Skills, fill_in
 from tallystick.skills.trust import Admitted, SkillTrust
 
 # Shared by the commands of `tally skills`: options, and the search for skills.
@@ -372,7 +372,7 @@ def _body(skill: Skill, arguments: tuple[str, ...]) -> str:
     body = skill.body()
     if not arguments:
         return body
-    return filled_in(Skills.of(skill.folder.path), skill.id, body, arguments, session="")
+    return fill_in(Skills.of(skill.folder.path), skill.id, body, arguments, session="")
 
 
 def _field(value: object) -> str:

@@ -46,7 +46,7 @@ def _in_run(name: str, run: str) -> Why:
     with Session(ledger=open_stores(ledger_path()).ledger, config=None) as session:
         found = resolve_run(session.ledger, run)
         records = whole_records(session.ledger, found)
-        return why_in_run(found, records, session.shelf_of(records), name)
+        return why_in_run(found, records, session.attachments_of(records), name)
 
 
 def _now(name: str, directories: tuple[Path, ...]) -> Why:
