@@ -546,6 +546,10 @@ class Session:
         `chain` is the `Run.parent` of one of its runs. Completed steps return their recorded
         results, and interrupted runs are resumed. Earlier spending counts. Inside, a call raises
         `StepsDiverged` if it differs from the record. `in_doubt` is for its runs, as for `resume`.
+
+        The chain is locked while inside. Entering raises `UsageError` inside a step, or while a
+        living process holds the chain. It raises that too if `chain` is no chain of steps. It
+        raises `RunNotFound`, or `RunNotOwned` if the chain was moved away or imported.
         """
         from tallystick.steps.resume import resume_steps
 

@@ -45,6 +45,7 @@ from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.scope import Call
+from tallystick.runtime.journal.writer import PendingWrite
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run as Ended
 from tallystick.runtime.spend.door import ModelDoor
@@ -668,3 +669,17 @@ def test_a_request_can_be_written_by_hand(place: Path) -> None:
     head, _, body = ran(play()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
     assert json.loads(body)["response"] == "HAND"
+
+
+def test_an_answer_that_the_ledger_refuses_ends_the_run_and_not_only_the_call() -> None:
+    run = Run(ModelDouble("r"))
+    broken = LedgerUnavailable(where="ledger.db", why="the disk is full")
+
+    def refuse(answered: HostAnswered) -> PendingWrite:
+        raise broken
+
+    run.calls.scope.note_answer = refuse  # type: ignore[method-assign]
+    reply = one(run, {"prompt": "x"})
+
+    assert reply.status >= 500
+    assert run.calls.scope.failed is broken

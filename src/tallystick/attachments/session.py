@@ -159,10 +159,11 @@ class SessionAttachments:
             return b"".join(chunks)
 
     def local(self, id: str) -> contextlib.AbstractContextManager[Path | None]:
-        """Give a large attachment as a file, to be mapped and never written; None for a small one.
+        """Give a large attachment as a file, to be mapped and never written.
 
-        The file is there while inside. What is read from it is not checked: `chunks` does that.
-        Raise `AttachmentNotFound` if it is not held or its bytes are gone.
+        None for a small one, and for one that is kept in memory. The file is there while inside.
+        What is read from it is not checked: `chunks` does that. Raise `AttachmentNotFound` if it is
+        not held or its bytes are gone.
         """
         return self._attachments.local(self.reference(id).ref.id)
 

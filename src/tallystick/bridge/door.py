@@ -121,20 +121,23 @@ class BridgeDoor:
         if len(reply) > INLINE_BYTES_MAX:
             ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
         self._run_scopes.spend(Amount(host_calls=1))
-        writing = self._scope.note_answer(
-            HostAnswered(
-                intent=call.intent,
-                program=call.program,
-                index=call.index,
-                name=_NAME,
-                request_sha256=call.request_sha256,
-                fuel=0,
-                reply=reply if ref is None else b"",
-                reply_ref=ref,
-                ok=not reply.startswith(b"1"),
-            )
+        answered = HostAnswered(
+            intent=call.intent,
+            program=call.program,
+            index=call.index,
+            name=_NAME,
+            request_sha256=call.request_sha256,
+            fuel=0,
+            reply=reply if ref is None else b"",
+            reply_ref=ref,
+            ok=not reply.startswith(b"1"),
         )
-        await writing.wait()
+        try:
+            await self._scope.note_answer(answered).wait()
+        except _NOT_THE_PROGRAMS as error:
+            # Not the program's to handle: the run must not continue on a record with a hole.
+            self._scope.failed = error
+            raise
 
     def _reply_tokens(self, query: BridgeQuery) -> int:
         """Return how many tokens a reply may have: the least of wish, token's cap and run's limit.

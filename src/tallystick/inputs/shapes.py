@@ -391,9 +391,9 @@ def _column_kind(cells: Iterable[str]) -> ColumnKind:
 def _pick_examples(
     items: Sequence[Item], show: Callable[[Item], str], *, each: int
 ) -> tuple[str, ...]:
-    """Return examples from the start, the middle and the end, with "..." between them.
+    """Return `each` examples from the start, `each` from the middle, and the last item.
 
-    The start alone would look like the whole.
+    "..." stands where items are left out. The start alone would look like the whole.
     """
     count = len(items)
     if not count:

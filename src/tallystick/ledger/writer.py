@@ -238,7 +238,10 @@ class Writer:
         self.connection.close()
 
     def _end_if_idle(self) -> bool:
-        """Return True, and give up the thread, if nothing is left to do and there is no user."""
+        """Return True, and give up the thread, if nothing is left to do and there is no user.
+
+        At the end of the process, users do not count.
+        """
         if self._users and not _ending.is_set():
             return False
         with self._gate:

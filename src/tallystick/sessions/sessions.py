@@ -397,8 +397,9 @@ class Sessions:
     def forget_images(self, ids: Collection[str], runs: Collection[str] = ()) -> Sequence[str]:
         """Drop these images from all sessions, and those that these runs left.
 
-        Return the sessions that had one. A session in which a client works is skipped, because that
-        client would store its own interpreter again. `images_of` returns what is left.
+        Return the sessions that had one. The work of dead processes is finished first, in sessions
+        without such an image too. A session in which a client works is skipped, because that client
+        would store its own interpreter again. `images_of` returns what is left.
         """
         cleared = []
         for session in self.book.ids():

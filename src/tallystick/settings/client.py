@@ -133,8 +133,9 @@ class ClientSettings:
     ) -> RunSettings:
         """Return the settings for a new run: arguments first, then the configuration.
 
-        A field of `limits` with its default value counts as not given (rule 2). Without a
-        configuration, `sources` is empty.
+        The configuration can lower a field of `limits` with its default value, but not raise it
+        (rule 2). Without a configuration, `sources` is empty. Raise the errors of `load_settings`
+        if the configuration is read here and cannot be.
         """
         settings = self.settings
         sources = self._sources()

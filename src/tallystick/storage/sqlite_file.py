@@ -212,8 +212,9 @@ class SqliteFile:
     def interruptible(self, unwanted: Callable[[], bool]) -> Iterator[None]:
         """End the work of this thread soon after `unwanted` returns True. Other threads go on.
 
-        A statement that reads is interrupted, and nothing is begun any more: `TimeoutError`. A
-        transaction that writes is never interrupted.
+        A statement that reads is interrupted, and `reading` and `writing` start nothing more: both
+        raise `TimeoutError`. A transaction that writes is never interrupted, and `rewrite` is not
+        refused. Inside another `interruptible`, only the inner one counts.
         """
         before, self._watch.unwanted = self._watch.unwanted, unwanted
         try:
@@ -223,7 +224,10 @@ class SqliteFile:
 
     def _check_wanted(self) -> None:
         if self._watch.unwanted is not None and self._watch.unwanted():
-            raise TimeoutError(f"{self.path}: nobody waits for it any more")
+            raise self._unwanted()
+
+    def _unwanted(self) -> TimeoutError:
+        return TimeoutError(f"{self.path}: no caller waits for this any more")
 
     def close(self) -> None:
         """Close the file, after waiting for other threads that use it. The next use opens it again.
@@ -233,5 +237,14 @@ class SqliteFile:
         self._reader.close()
         self._writer.connection.close()
 
-    def _translating_errors(self) -> contextlib.AbstractContextManager[None]:
-        return self._kind.translated(self.path, waited_seconds=self.busy_seconds)
+    @contextlib.contextmanager
+    def _translating_errors(self) -> Iterator[None]:
+        try:
+            with self._kind.translated(self.path, waited_seconds=self.busy_seconds):
+                yield
+        except Exception as error:
+            # SQLite reports an interrupt as an error of the file, which would read as damage.
+            cause = error.__cause__
+            if isinstance(cause, sqlite3.Error) and code_of(cause) == sqlite3.SQLITE_INTERRUPT:
+                raise self._unwanted() from cause
+            raise

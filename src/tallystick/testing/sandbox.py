@@ -226,7 +226,11 @@ class _Namespace:
     # -- host calls ------------------------------------------------------------------------------
 
     def call(self, name: str, args: object, kwargs: object) -> Any:  # noqa: ANN401
-        """Ask the host, and return its answer. Raise `HostError` or `SandboxViolation`."""
+        """Ask the host, and return its answer: a value from JSON, a text, bytes or a `_Text`.
+
+        Raise `HostError` or `SandboxViolation` as the host answers. Raise `TypeError` for an
+        argument that cannot cross to the host.
+        """
         assert self._answering is not None
         request = msgspec.json.encode([name, args, kwargs], enc_hook=_schema_of)
         reply = self._answering(name, request)

@@ -467,9 +467,10 @@ _: type[Programs] = ProcessPrograms
 
 
 def _write_variables(state: FilesState, folder: Path) -> None:
-    """Write variables as a saved session without files, which a new box can load.
+    """Make `folder`, with the variables as a saved session without files, for a new box to load.
 
-    Its files come another way: they are the first files of the box.
+    Raise `FileExistsError` if it is there. The files come another way: they are the first files of
+    the box.
     """
     import tarfile
 

@@ -103,7 +103,11 @@ def head_from(text: str) -> Head:
 
 
 def signing_key(memory: Path) -> SigningKey:
-    """Return the user's key for signatures, made on first use; never beside the memory."""
+    """Return the user's key for signatures. It is made on first use, and then named on stderr.
+
+    Raise `UsageError` if the extra is missing, or if the key would be beside the file `memory`.
+    Raise `StoreError` if the key cannot be used.
+    """
     from tallystick.settings.signing import open_signing_key
 
     key = open_signing_key(config_directory(os.environ), ledger=memory)
