@@ -52,7 +52,7 @@ _GROUPS = {
         "snapshot": ("sessions", "Save and restore the variables of a session."),
     },
     "Store": {
-        "attach": ("attach", "Store, read, list, verify and clean up attachments."),
+        "attach": ("attach", "Store, read, list, verify, remove and clean up attachments."),
         "export": ("transfer", "Write one run to a single file."),
         "import": ("transfer", "Read a run from an exported file into the ledger."),
         "prune": ("prune", "Delete the content of old runs; keep hashes and receipts."),

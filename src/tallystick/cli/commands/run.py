@@ -70,7 +70,7 @@ _STDIN_BYTES_MAX = 1 << 30
 @click.option(
     "--sub-model",
     metavar="MODEL",
-    help="Asked by programs that name no model, and by child runs.  [default: the run's]",
+    help="Ask this model for programs that name none, and for child runs.  [default: the run's]",
 )
 @with_limits
 @click.option(
@@ -313,13 +313,15 @@ _DATA_OF_RUNS = ("FINAL", "FINAL_VAR", "SHOW_VARS", "answer", "context")
 @click.command("check")
 @click.argument("program", metavar="FILE|-")
 @with_vocabulary
-@click.option("--function", "functions", multiple=True, metavar="NAME", help="A known function.")
+@click.option(
+    "--function", "functions", multiple=True, metavar="NAME", help="Treat NAME as a function."
+)
 @click.option(
     "--tool", "tools", multiple=True, metavar="NAME",
-    help="A known function whose text arguments are checked, too.",
+    help="Treat NAME as a function, and check its text arguments too.",
 )  # fmt: skip
-@click.option("--given", multiple=True, metavar="NAME", help="A name of data that it finds.")
-@click.option("--shell", is_flag=True, help="FILE is a shell text, not Python.")
+@click.option("--given", multiple=True, metavar="NAME", help="Treat NAME as a variable.")
+@click.option("--shell", is_flag=True, help="Read FILE as a shell text, not as Python.")
 @JSON
 def check_command(
     program: str,
