@@ -89,7 +89,7 @@ class ManifestRows(Protocol):
         """
 
     def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-        """Mark a holder's rows as committed, drop their owners, and free condemned bytes.
+        """Mark a holder's rows as committed, drop further owners, and free condemned bytes.
 
         Return the ids that it holds and whose bytes are there, not being deleted. Rows are
         committed whether or not their bytes are there; the caller decides what that means.

@@ -116,7 +116,8 @@ class SessionAttachments:
         """Record intents for attachments that are kept already for another holder.
 
         The intents keep them as `put` does. If one cannot be recorded, none is. Raise
-        `AttachmentNotFound` if there are no such bytes, `ManifestRecordFailed` if this process
+        `AttachmentNotFound` if there are no such bytes, `AttachmentMetaMissing` if large bytes have
+        no row, `ManifestRecordFailed` if this process
         cannot be an owner, and `ReclamationInFlight` if a sweep is deleting them.
         """
         with self._attachments.writing(forced=False) as db:
@@ -149,7 +150,9 @@ class SessionAttachments:
         """Read an attachment piece by piece; a context manager, and an iterator.
 
         Raise `AttachmentNotFound` if it is not held or its bytes are gone, and `AttachmentCorrupt`
-        if they are damaged: at once for a small one, before the last piece for a large one.
+        if they are damaged: at once for a small one, before the last piece for a large one. Raise
+        `AttachmentMetaMissing` if large bytes have no row, and `AttachmentIoFailed` if their file
+        cannot be read.
         """
         return self._attachments.chunks(self.reference(id).ref.id)
 
@@ -163,7 +166,7 @@ class SessionAttachments:
 
         None for a small one, and for one that is kept in memory. The file is there while inside.
         What is read from it is not checked: `chunks` does that. Raise `AttachmentNotFound` if it is
-        not held or its bytes are gone.
+        not held or its bytes are gone, and `AttachmentMetaMissing` if large bytes have no row.
         """
         return self._attachments.local(self.reference(id).ref.id)
 
@@ -247,7 +250,8 @@ class Batch:
     ) -> AttachmentRef:
         """Stage bytes and return their reference. They are held once the batch is committed.
 
-        Large ones are kept at once, under an intent. Raise as `SessionAttachments.put` does.
+        Large ones are kept at once, under an intent. The source may have any length, and has to
+        end. Raise as `SessionAttachments.put` does, but for `AttachmentTooLong`.
         """
         declared = Declared(media_type=media_type, label=label)
         staged = self._attachments.stage(source, declared)
@@ -266,7 +270,8 @@ class Batch:
         """Keep and commit all of it, in the given transaction or in a forced one of its own.
 
         If that transaction fails, this can be called again in another: nothing is dropped from the
-        batch. Raise `AttachmentNotFound` if the intent or the bytes of a large attachment are gone.
+        batch. After a success it writes the same again, harmlessly. Raise `AttachmentNotFound` if
+        the intent or the bytes of a large attachment are gone.
         """
         if within is None:
             with self._attachments.writing(forced=True) as db:

@@ -411,7 +411,8 @@ class SharedScopes:
         """Reserve an amount in a scope and those around it, or refuse and reserve nothing.
 
         `own` are the limits of the scope for this process, where they are lower. Raise
-        `BudgetExhausted` if the amount does not fit. Raise `BudgetUnpriced` if its price is unknown
+        `BudgetExhausted` if the amount does not fit, or one of these scopes is over a limit
+        already. Raise `BudgetUnpriced` if its price is unknown
         and not waived while money is limited in any of these scopes. Raise `HoldExists` if this
         intent has a reservation. Raise `NegativeAmount` or `InvalidLimit` if a figure is below zero
         or above `HELD_MAX`, and `ScopeUnknown` if the scope is not declared.

@@ -91,7 +91,8 @@ def scrub(text: str, secret: Secret | None) -> str:
 def without_key(text: str, secret: Secret | None) -> str:
     """Return a reply in which "[key]" replaces the whole key, in any of its spellings.
 
-    A part of a key may be a word, and stays. A key under 16 characters stays too.
+    The case of its letters counts. A part of a key may be a word, and stays. A key under 16
+    characters stays too.
     """
     if secret is None or len(secret.reveal()) < _REPLY_KEY_CHARS_MIN:
         return text

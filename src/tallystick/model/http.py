@@ -513,7 +513,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def get_extra_info(self, info: str) -> object:
-        """Return what asyncio knows of the connection under this name; None if it knows nothing."""
+        """Return what asyncio knows of the connection under this name; None if it knows nothing.
+
+        `is_readable` is answered here: True if it was closed, or has bytes that were not read.
+        """
         if info == "is_readable":
             # httpcore asks this of idle connections. One that was closed, or has unexpected bytes,
             # is readable, and is not used again.
@@ -595,8 +598,8 @@ class HttpModel:
     async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
         """Make one attempt. Raise `ModelError`, without a cause, if there is no reply.
 
-        An answer widens the gate; an overload pauses all requests. The key is removed from the
-        reply and from the error.
+        An answer widens the gate, also one with an error status; an overload pauses all requests.
+        A failure without a status does neither. The key is removed from the reply and the error.
         """
         epoch = self._gate.epoch
         try:

@@ -366,8 +366,8 @@ class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
     def priced(self, usage: ModelUsage, details: UsageDetails | None) -> int | None:
         """Return the cost of a usage report in nano-dollars; None if no price is known.
 
-        A report of an unknown format counts as plain input and output. `details` is not needed
-        here.
+        A report that is not usable, such as one of an unknown format, counts as the plain input and
+        output of `usage`. `details` is not needed here.
         """
         price = self.decision.price
         if price is None:
