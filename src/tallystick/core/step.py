@@ -461,7 +461,7 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
         return in_units("usd", self.usd)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the step as data, with money in dollars."""
+        """Return the step as data, with money in dollars, without `unpriced` and `path`."""
         return {
             "name": self.name,
             "function": self.function,

@@ -168,10 +168,11 @@ class Ledger(Protocol):
 
         The future is done when the entries are as safe as `append` would make them. It has the
         exception that `append` would raise, and cannot be cancelled. This call itself raises
-        `InvalidLimit` for a body that is too large, and an error of opening the store. Submissions of a run are written in their
-        order, so the next one may expect that head before the first is done. If the first fails,
-        the next finds another head and fails too. `also` and the callbacks of the future may run in
-        another thread, and must not wait for this ledger.
+        `InvalidLimit` for a body that is too large, and an error of opening the store.
+
+        Submissions of a run are written in their order, so the next one may expect that head before
+        the first is done. If the first fails, the next finds another head and fails too. `also` and
+        the callbacks of the future may run in another thread, and must not wait for this ledger.
 
         If the ledger has too much to write, this call waits until there is room.
         """

@@ -146,7 +146,8 @@ def estimated_usage(
 ) -> ModelUsage:
     """Return an estimate for a call without a usable report: a quarter of the bytes, as tokens.
 
-    It is rounded up. Pictures are not counted. Its `reported` is False; `raw` is the report that was not usable.
+    It is rounded up. Pictures are not counted. Its `reported` is False; `raw` is the report that
+    was not usable.
     """
     sent = sum(len(message.text.encode("utf-8", "replace")) for message in messages)
     received = len(text.encode("utf-8", "replace"))

@@ -311,8 +311,9 @@ class BudgetTree:
     def reserve(self, scope: str, worst: Amount, *, usd_waived: bool = False) -> Reservation:
         """Reserve `worst` in this scope and every scope around it, or raise and reserve nothing.
 
-        Raise `BudgetExhausted` if a limit would be passed, `BudgetOverrun` after a charge above its
-        reservation, and `BudgetUnpriced` if money is limited, `worst.usd` is None and `usd_waived`
+        Raise `BudgetExhausted` if a limit would be passed, or is passed already, also by an amount
+        of nothing. Raise `BudgetOverrun` after a charge above its reservation, if a scope that has
+        seen it limits tokens or money. Raise `BudgetUnpriced` if money is limited, `worst.usd` is None and `usd_waived`
         is False. Raise `ScopeUnknown` if the scope is not open.
         """
         node = self._open_node_of(scope)
@@ -395,7 +396,7 @@ class BudgetTree:
         """Record what needed no reservation (turns, fuel, time).
 
         Return every limit of the scope and those around it that is then passed, also if it was
-        before. With `below`, it is recorded only in the scopes inside that one, which has it
+        before. An unknown price counts as one unpriced call. With `below`, it is recorded only in the scopes inside that one, which has it
         already. Raise `ScopeUnknown` if there is no scope `scope`.
         """
         used = figures_of(amount)
