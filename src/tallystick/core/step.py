@@ -496,7 +496,10 @@ def _count(value: object, field: str) -> int:
 
 
 def _cost(value: Money) -> int:
-    """Return dollars as nano-dollars, rounded up. Absurd sums count as the largest there is."""
+    """Return dollars as nano-dollars, rounded up; 0 for a negative sum, `NANO_MAX` at most.
+
+    Raise `InvalidStep` if it is not a finite number of dollars.
+    """
     wrong = InvalidStep(
         field="cost_usd", why=f"a cost is a finite number of dollars, not {value!r}"
     )

@@ -313,8 +313,8 @@ class BudgetTree:
 
         Raise `BudgetExhausted` if a limit would be passed, or is passed already, also by an amount
         of nothing. Raise `BudgetOverrun` after a charge above its reservation, if a scope that has
-        seen it limits tokens or money. Raise `BudgetUnpriced` if money is limited, `worst.usd` is None and `usd_waived`
-        is False. Raise `ScopeUnknown` if the scope is not open.
+        seen it limits tokens or money. Raise `BudgetUnpriced` if money is limited, `worst.usd` is
+        None and `usd_waived` is False. Raise `ScopeUnknown` if the scope is not open.
         """
         node = self._open_node_of(scope)
         figures = figures_of(worst)
@@ -396,8 +396,8 @@ class BudgetTree:
         """Record what needed no reservation (turns, fuel, time).
 
         Return every limit of the scope and those around it that is then passed, also if it was
-        before. An unknown price counts as one unpriced call. With `below`, it is recorded only in the scopes inside that one, which has it
-        already. Raise `ScopeUnknown` if there is no scope `scope`.
+        before. An unknown price counts as one unpriced call. With `below`, it is recorded only in
+        the scopes inside that one, which has it already. Raise `ScopeUnknown` if there is no scope `scope`.
         """
         used = figures_of(amount)
         node = self._node_of(scope)

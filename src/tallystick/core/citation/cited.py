@@ -446,7 +446,11 @@ def _find_in_any(documents: Documents, words: str) -> tuple[str, int, int] | Non
 def _find_words(
     documents: Documents, name: str, words: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """Return the place of words in a part of a document, or None."""
+    """Return the first place of words in a part of a document, None if they are not there.
+
+    Marks at their end are left out if they are not found with them. Words that are found with the
+    same line ends go before those with others. Empty words are not found.
+    """
     words = words.strip()
     for said in dict.fromkeys([words, words.rstrip(_ENDING)]):
         raw = said.encode("utf-8", "surrogatepass")

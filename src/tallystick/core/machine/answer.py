@@ -314,8 +314,8 @@ def reject_answer(
 
     It ends if `cap`, a limit that allows no other turn, is given, or at the third such answer. The
     message for the model is in `observed`, so a run that is resumed shows it too. The answer
-    becomes the partial one, unless it is empty: whole at the end, else cut. In a direct run it joins
-    the prompt too.
+    becomes the partial one, unless it is empty: whole at the end, else cut. In a direct run it
+    joins the prompt too.
     """
     direct = is_direct(state)
     again = _AGAIN_DIRECT if direct else _AGAIN

@@ -364,7 +364,10 @@ def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | N
 
 
 def _find_closing_parenthesis(text: str, start: int, effort: Effort) -> int | None:
-    """Return the position of the parenthesis that closes the one before `start`, or None."""
+    """Return the position of the parenthesis that closes the one before `start`.
+
+    None if none does, or no effort is left.
+    """
     depth = 1
     while (found := effort.search(_DELIMITER, start)) is not None:
         start = found.end()
