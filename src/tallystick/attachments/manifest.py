@@ -41,7 +41,7 @@ class ManifestRows(Protocol):
     """The rows of one transaction. What is yielded has to be read inside it.
 
     A method that reads rows raises `AttachmentCorrupt` for a damaged one. Changes to rows that are
-    not there do nothing.
+    not there do nothing. `now` is in milliseconds since 1970.
     """
 
     # -- bytes ---------------------------------------------------------------------------------

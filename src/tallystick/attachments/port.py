@@ -339,7 +339,8 @@ class Chunks(Protocol):
 class Store(Protocol):
     """Bytes by their digest.
 
-    A method with an id raises `InvalidName` for one that is not safe as a file name.
+    A method with an id raises `InvalidName` for one that is not safe as a file name. Rows are
+    changed in the transaction `within`; with None, in one of their own that is not forced.
     """
 
     @property
@@ -378,7 +379,10 @@ class Store(Protocol):
 
 
 class Manifest(Protocol):
-    """The holders of attachments, and those that are about to hold: a row per holder and id."""
+    """The holders of attachments, and those that are about to hold: a row per holder and id.
+
+    Rows are changed in the transaction `within`; with None, in one of their own that is not forced.
+    """
 
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None

@@ -51,8 +51,9 @@ class SessionAttachments:
     """The attachments of one holder. Those of others are not found, even if they exist.
 
     A row is enough to be found, also a mere intent. A method with an id raises `AttachmentNotFound`
-    without one, and `InvalidName` for an id that is not safe as a file name. Making one with a
-    `session_id` of 0 or more than 128 characters, or unprintable ones, raises `InvalidName`.
+    without one, but for `delete`. It raises `InvalidName` for an id that is not safe as a file
+    name, but for `commit`, which does not find it. Making a holder with a `session_id` of 0 or more
+    than 128 characters, or unprintable ones, raises `InvalidName`.
     """
 
     def __init__(self, attachments: Attachments, *, session_id: str) -> None:
@@ -85,11 +86,12 @@ class SessionAttachments:
     ) -> AttachmentRef:
         """Keep bytes while this process lives, or until they are committed or deleted.
 
-        Without `bytes_max`, bytes and regular files may have any length, and other sources, which
-        may have no end, 4 GiB. Raise `AttachmentTooLong` for more. Raise `ManifestRecordFailed` if
-        the intent cannot be written, and `ReclamationInFlight` if these bytes are being deleted;
-        then no bytes are kept. Raise also what `Store.stage` raises, and `AttachmentIoFailed` if
-        large bytes cannot be kept: their intent stays.
+        The other arguments describe the bytes, as `Declared` does. Without `bytes_max`, bytes and
+        regular files may have any length, and other sources, which may have no end, 4 GiB. Raise
+        `AttachmentTooLong` for more. Raise `ManifestRecordFailed` if the intent cannot be written,
+        and `ReclamationInFlight` if these bytes are being deleted; then no bytes are kept. Raise
+        also what `Store.stage` raises, and `AttachmentIoFailed` if large bytes cannot be kept:
+        their intent stays.
         """
         declared = Declared(media_type=media_type, label=label, width=width, height=height)
         if bytes_max is None and not has_end(source):
@@ -192,7 +194,10 @@ class SessionAttachments:
         self._attachments.forget(self.session_id, check_storage_id(id), within=within)
 
     def delete_all(self, *, within: Transaction = None) -> None:
-        """Release everything, as when the holder itself is removed."""
+        """Release everything, as when the holder itself is removed.
+
+        Bytes stay until a sweep finds no other holder.
+        """
         self._attachments.forget_session(self.session_id, within=within)
 
     # -- inside --------------------------------------------------------------------------------

@@ -49,7 +49,8 @@ class StoredAttachments:
     """The part that all backends share. A backend provides rows, and stages what is large.
 
     A method that reads or writes rows raises the errors of the backend, and `AttachmentCorrupt` for
-    a damaged row. A method with an id raises `InvalidName` for one that is not safe as a file name.
+    a damaged row. `chunks`, `byte_len` and `local` raise `InvalidName` for an id that is not safe
+    as a file name.
     """
 
     def __init__(

@@ -74,7 +74,10 @@ def body_hash(salt: bytes, body: bytes) -> str:
 
 
 def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, Head]:
-    """Return a draft as the entry after `head`, and the new head. Nothing is stored."""
+    """Return a draft as the entry after `head`, and the new head. Nothing is stored.
+
+    A salt of another length than `SALT_BYTES` is not refused here, but by `check_body`.
+    """
     header = canonical(
         Header(
             v=FORMAT,

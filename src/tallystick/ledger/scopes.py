@@ -84,7 +84,10 @@ class Scopes(Protocol):
         ...
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """Run one transaction of the scopes: all of it, or nothing."""
+        """Run one transaction of the scopes: all of it, or nothing.
+
+        With `forced`, wait for the disk. Raise `UsageError` if this thread is in one.
+        """
         ...
 
     def declare(
@@ -262,9 +265,9 @@ class SharedScopes:
     ) -> None:
         """Create a scope, or give a known one these limits. A change of limits is recorded.
 
-        What is spent and reserved stays. Raise `InvalidScope` if the kind is not shared or not
-        allowed in its parent, or if a known scope would get another parent or kind. Raise
-        `ScopeUnknown` if the parent is not declared.
+        What is spent and reserved stays; a new name replaces the old one. Raise `InvalidScope` if
+        the kind is not shared or not allowed in its parent, or if a known scope would get another
+        parent or kind. Raise `ScopeUnknown` if the parent is not declared.
         """
         if kind not in _SHARED:
             raise InvalidScope(scope=scope, why=f"a {kind} is not shared; {_SHARED} are")

@@ -106,7 +106,7 @@ class LedgerFile:
             yield db
 
     def submit(self, work: Work, *, forced: bool, bytes: int) -> Future[None]:
-        """Queue work for a transaction of the writer's thread, shared with other work.
+        """Queue work of a size for a transaction of the writer's thread, shared with other work.
 
         Return its future, which gets the error if there is one. Waits while the queue is full.
         """

@@ -246,7 +246,8 @@ def usage_of(
 ) -> ModelUsage:
     """Return usage as reported, or an estimate if the report is not usable.
 
-    `raw` is kept as it came; one that is too large, or that JSON would change, is dropped. A report
+    `tokens_in` and `tokens_out` are the names of the counts in it. `raw` is kept as it came; one
+    that is too large (16 KiB), or that JSON would change, is dropped. A report
     of no input tokens, or of no output tokens for a text, is not usable. Nor is a count that is not
     whole, negative, or above 1,000,000,000. The first name of `tokens_in` has to be there; others
     that are missing count as 0, and the input is their sum. A report that is not `final` came

@@ -357,7 +357,7 @@ def unreachable(error: BaseException, *, address: str) -> ModelError:
 
 
 def not_sent(reason: ModelReason, message: str, *, kind: FailureKind | None = None) -> ModelError:
-    """Return the error for an attempt that ended before anything left this machine."""
+    """Return the error for an attempt that ended before anything left this machine. Not billed."""
     return ModelError(reason=reason, message=message, kind=kind, billed=False)
 
 

@@ -94,7 +94,7 @@ class Answer:
         return b"".join([piece async for piece in self.pieces(bytes_max=bytes_max)])
 
     async def head(self, *, bytes_max: int) -> bytes:
-        """Return the beginning of an error's body, or what could be read of it within 5 s.
+        """Return the first `bytes_max` bytes of an error's body, or what came of it within 5 s.
 
         Nothing is raised, and a compressed body counts as empty: the status says enough.
         """
@@ -161,7 +161,10 @@ class Transport:
     async def post(
         self, path: str, *, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[Answer]:
-        """Send a request. Leaving early, or being cancelled, closes its connection.
+        """Send a request, and give its answer.
+
+        Leaving early, or being cancelled, closes its connection. `headers` are added to those of
+        every request.
 
         Raise `ModelError` for every failure of the connection, inside the block too. The error has
         no cause: that would refer to the request with its key, or to bytes from the server. An

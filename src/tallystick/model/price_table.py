@@ -71,7 +71,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         of at most 16 tables. Each has `above`, a number of tokens of input, and the prices that
         change beyond it. A number with a decimal point is read as the shortest decimal that equals
         it, which is the written one up to 15 digits; more digits need quotes. Raise `UsageError`,
-        which names the field; also for more than 1,000 models.
+        which names the field after `where`; also for more than 1,000 models.
         """
         if len(table) > _MODELS_MAX:
             raise UsageError(f"{where}prices: more than {_MODELS_MAX:,} models")

@@ -43,8 +43,8 @@ class Transactions:
     def one(self, *, forced: bool, busy_seconds: float) -> Iterator[sqlite3.Connection]:
         """Make one transaction, alone on the connection, and give that connection.
 
-        It is rolled back if the block raises or the commit fails. `busy_seconds` is the wait for
-        other processes.
+        It is rolled back if the block raises or the commit fails. A `forced` one waits for the
+        disk. `busy_seconds` is the wait for other processes.
         """
         with self.connection.held() as db, self.of(db, forced=forced, busy_seconds=busy_seconds):
             yield db

@@ -117,7 +117,8 @@ def row_of(
 ) -> ScopeRow:
     """Return the row of a scope from its figures, which are in the order of `COUNTED`.
 
-    What remains follows from the limits of this scope only, and may be below zero.
+    What remains follows from the limits of this scope only, and may be below zero. The others are
+    as in `ScopeRow`.
     """
     rest: dict[Dimension, int | None] = {"depth": limit.depth}
     for place, cap in caps_of(limit):
@@ -397,7 +398,8 @@ class BudgetTree:
 
         Return every limit of the scope and those around it that is then passed, also if it was
         before. An unknown price counts as one unpriced call. With `below`, it is recorded only in
-        the scopes inside that one, which has it already. Raise `ScopeUnknown` if there is no scope `scope`.
+        the scopes inside that one, which has it already. Raise `ScopeUnknown` if there is no scope
+        `scope`.
         """
         used = figures_of(amount)
         node = self._node_of(scope)
@@ -506,7 +508,8 @@ def _refusal(
     """Return the error for an amount that does not fit the scope and all around it, or None.
 
     A limit that is passed already refuses every amount, also nothing. Limits go before a price that
-    is unknown, in each scope; an overrun of any scope comes last.
+    is unknown, in each scope; an overrun of any scope comes last. `unpriced` says that the price is
+    unknown and not waived.
     """
     for each in node.chain:
         spent, reserved = each.spent, each.reserved

@@ -113,7 +113,8 @@ def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[C
     """Return citations of the lines that have the most of an answer's words, at most three.
 
     There are none if more lines qualify, or if the search would take too long. Only the first 60
-    words of the answer are looked for, and 12 runs of them.
+    words of the answer are looked for, and 12 runs of them. A run that `question` has does not
+    count; of equal lines, those with more of its words go first.
     """
     try:
         return _citations(answer, question, documents)
@@ -338,7 +339,11 @@ def _excerpt(said: str) -> str:
 
 
 def _texts(answer: str, *, typed: bool) -> list[str]:
-    """Return an answer as it is, or the strings and numbers in one that is JSON."""
+    """Return an answer as it is, or the first 1,000 strings and numbers in one that is JSON.
+
+    It is read as JSON if it is `typed`, or begins as an object or a list, and has at most 1,000,000
+    characters. Names of fields are left out.
+    """
     if len(answer) <= _JSON_CHARS_MAX and (typed or answer.lstrip()[:1] in ("{", "[")):
         try:
             return list(_leaves(read_json(answer)))[:_LEAVES_MAX]

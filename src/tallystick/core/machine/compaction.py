@@ -46,7 +46,8 @@ _REPLY_PART, _DENSEST = 4, 2
 def bound_for(window: int | None, *, reply_tokens: int) -> int:
     """Return the default bound of compaction in tokens: 12,000, or less in a small window.
 
-    That is half of what the window leaves for a prompt, at least 1. None is an unknown window.
+    That is half of what a reply of `reply_tokens` leaves of the window, at least 1. A reply counts
+    as a quarter of the window at most. None is an unknown window.
     """
     if window is None:
         return COMPACT_AT

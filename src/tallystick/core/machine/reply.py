@@ -411,7 +411,8 @@ _Native = Run | Snapshot | Rollback
 def command_text(command: Command, *, native: bool = False) -> str:
     """Return a command in the form the model is asked to write.
 
-    Of a command that runs of this kind do not have, it is the name alone.
+    Of a command that runs of this kind do not have, it is the name alone. `native` is True for a
+    run whose programs are native.
     """
     if isinstance(command, Code):
         return fenced_block(command.source)
