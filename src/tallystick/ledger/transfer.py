@@ -572,7 +572,8 @@ def _open_source(source: Path | BinaryIO, name: str) -> Iterator[BinaryIO]:
 def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
     """Give a file that gets its name only once it is whole and on disk.
 
-    Raise `TransferRefused` if it exists already or cannot be written.
+    Raise `TransferRefused` if it exists already or cannot be written. An open file is given as it
+    is, and flushed at the end; its errors are raised as they are.
     """
     if not isinstance(target, Path):
         yield target

@@ -255,7 +255,10 @@ class Writer:
             return True
 
     def _write_next(self) -> None:
-        """Wait for a submission, and write it with those that arrived meanwhile."""
+        """Wait for a submission, write it with those that came meanwhile, and resolve all futures.
+
+        Return without writing if a user left.
+        """
         first, self._next_item = self._next_item or self._inbox.get(), None
         if first is None:
             return  # a user left: `_run` looks whether it was the last one

@@ -268,7 +268,11 @@ def _look_up(
 
 
 def _convert_price(units: Mapping[str, Any], source: str) -> Price:
-    """Return a published price. Raise `ValueError` if it has units that cannot be bounded."""
+    """Return a published price.
+
+    Raise `ValueError` if it has units that cannot be bounded, none for input or output, or a price
+    that is no decimal of at least zero or too fine (`_yocto`).
+    """
     known = {key: value for key, value in units.items() if value is not None}
     strange = [key for key in known if key not in (*_RATES, _REQUEST) and not _NEVER.match(key)]
     if strange or not {"input_mtok", "output_mtok"} <= known.keys():

@@ -168,7 +168,11 @@ def _line(documents: Documents, name: str, start: int) -> str:
 def _runs(
     answer: str, question: str, documents: Documents
 ) -> Iterator[tuple[bytes, dict[str, int]]]:
-    """Yield the longest runs of words that occur in the data, with their first places."""
+    """Yield the longest runs of words that occur in the data, with their first places by document.
+
+    At most 12, from the first 60 words. Left out are runs of the question, repeated ones, and those
+    that could be there by chance (`_is_telling`).
+    """
     words = [match.span() for match in _WORD.finditer(answer)][:_WORDS_MAX]
     asked = question.lower()
     taken: set[str] = set()
@@ -386,7 +390,11 @@ def _check_claim(claim: Claim, names: Names, documents: Documents) -> Citation |
 def _check_place(
     claim: Claim, place: ClaimedLines, names: Names, documents: Documents
 ) -> Citation | str | None:
-    """Check a claim that names lines. Return its citation, or why there is none."""
+    """Check a claim that names lines. Return its citation, or why there is none.
+
+    None if it turns out to be no claim: its place is a part of the data. Raise `TooMuch` if the
+    search would take too long.
+    """
     name = names.whose(place.name)
     if name is None:
         return _check_unknown_name(claim, place, names, documents)

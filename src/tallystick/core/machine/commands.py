@@ -338,7 +338,11 @@ def dedent_block(source: str) -> str:
 
 
 def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | None:
-    """Read an argument that is one string literal, which may span lines; None when it is not."""
+    """Read an argument that is one string literal, which may span lines.
+
+    None if it is not one, is not closed, or something else follows on its line. An f-string is
+    `Unreadable`.
+    """
     at = _skip_blanks(text, start)
     prefix = _PREFIX.match(text, at)
     if prefix is None:

@@ -126,7 +126,11 @@ def _turns_old(state: RunState) -> int:
 
 
 def _shorten_results(state: RunState, bytes_max: int) -> RunState:
-    """Show the results of old programs by their beginning, the oldest first."""
+    """Show the results of old programs by their beginning, the oldest first.
+
+    It ends once the prompt has `bytes_max` bytes. What is cut is added to `outputs`. A result that
+    would not get shorter stays.
+    """
     messages, outputs = list(state.messages), list(state.outputs)
     results = {each.intent: each for each in state.results}
     size, sent = size_of(messages), state.sent

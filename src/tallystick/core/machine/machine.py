@@ -452,7 +452,10 @@ def _on_continuation(
 
 
 def _next_turn(state: RunState, *, afresh: bool = False) -> tuple[RunState, tuple[Intent, ...]]:
-    """Put the observations into the prompt and ask again, unless a limit is used up."""
+    """Put the observations into the prompt and ask again, or end if a limit is used up.
+
+    `afresh` takes the last reply out of the prompt (`messages_after_reply`).
+    """
     if (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
     observed, told = next_notices(state)

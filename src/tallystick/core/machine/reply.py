@@ -131,7 +131,10 @@ class _Reader:
         self.closer_passed = -1
 
     def read(self) -> None:
-        """Read the whole reply, from one opening to the next."""
+        """Read the whole reply, from one opening to the next.
+
+        More than 1,000 openings end it, with a problem and without commands.
+        """
         openings = 0
         while (hint := _HINT_OF_OPENING.search(self.text, self.at)) is not None:
             openings += 1
