@@ -584,7 +584,7 @@ class SharedScopes:
     def _chain(self, db: sqlite3.Connection, scope: str) -> tuple[Scope, ...]:
         """Return a scope and those around it. Raise `ScopeUnknown` if it is not declared.
 
-        The result is cached: a scope is never moved or removed.
+        Raise `Damaged` if a row is. The result is cached: a scope is never moved or removed.
         """
         chain = self._chains.get(scope)
         if chain is None:

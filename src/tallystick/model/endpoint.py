@@ -77,8 +77,8 @@ def scrub(text: str, secret: Secret | None) -> str:
     """Return a text in which "[key]" replaces the key, and any part of it of 8 characters or more.
 
     So are its spellings: percent-encoded, base64 at any offset, hex, either case. A key of 4 to 7
-    characters is only replaced as a whole, a shorter one not at all. Without a key the text is
-    unchanged.
+    characters is only replaced as a whole and as it is spelled, a shorter one not at all. Without a
+    key the text is unchanged.
     """
     if secret is None:
         return text

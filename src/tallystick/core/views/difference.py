@@ -373,8 +373,8 @@ def _compare_prompts(
 ) -> tuple[PartDifference, ...]:
     """Return the parts of two requests that differ, as far as the records show.
 
-    Empty if a turn has no request. If no new part differs, but an earlier request did (`already`) or
-    the prompts keep different beginnings, the part is `earlier`. Parts whose text is unknown are
+    Empty if a turn has no request. If no new part differs, but an earlier request did (`already`)
+    or the prompts keep different beginnings, the part is `earlier`. Parts whose text is unknown are
     returned only if none is known to differ.
     """
     if a.first is None or b.first is None or a.asked is None or b.asked is None:
