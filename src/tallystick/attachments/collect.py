@@ -167,8 +167,9 @@ def reclaim(
     `needed` returns the ids that records name. It is called once, and only if something is to be
     deleted; its ids stay, although no holder keeps them. With `dry_run`, nothing is deleted. Raise
     `ReclamationRefused`, with the report so far, if the manifest cannot be read. It is raised also
-    if bytes are stored and nothing is held, unless `policy` authorizes that. Files that cannot be
-    removed are in the report, and raise nothing.
+    if bytes are stored and no living holder has any, unless `policy` authorizes that. Raise
+    `AttachmentIoFailed` if the sweep cannot become an owner. Files that cannot be removed are in
+    the report, and raise nothing.
     """
     sweep = Sweep(attachments, policy=policy, dry_run=dry_run, needed=needed)
     for _ in sweep.steps():
@@ -181,6 +182,7 @@ def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimRe
 
     This is for attachments that are replaced again and again. The caller removed its own row, so no
     owner has to be proven dead. Other bytes are not looked at; a sweep finds them. Return a report.
+    Raise `AttachmentIoFailed` if the deletion cannot become an owner.
     The store's logs are not scrubbed, so the bytes may stay in one until a sweep.
     """
     sweep = Sweep(attachments, forgotten=ids)
@@ -568,8 +570,9 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 def verify_attachments(attachments: Reclaimable, *, session_id: str | None = None) -> VerifyReport:
     """Read the bytes of every committed reference, of one holder or of all, and report bad ones.
 
-    Bytes that cannot be read are in the report. A row that cannot be read raises
-    `AttachmentCorrupt`. `damage` stays empty: the caller knows the file.
+    Bytes that cannot be read, or have another length than a reference says, are in the report. A
+    reference whose row cannot be read raises `AttachmentCorrupt`. `damage` stays empty: the caller
+    knows the file.
     """
     holders: dict[str, list[str]] = {}
     lengths: dict[str, set[int]] = {}

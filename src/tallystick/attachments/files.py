@@ -42,14 +42,19 @@ class BlobFiles:
     """The directory of one ledger's large attachments.
 
     It is made private, with the first of them. A method with an id raises `AttachmentNotFound` if
-    it is no digest; each raises `AttachmentIoFailed` if the system fails.
+    it is no digest, and `InvalidName` if it is not safe as a file name. Each raises
+    `AttachmentIoFailed` if the system fails.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def path(self, id: str) -> Path:
-        """Return the path of an attachment. Raise `AttachmentNotFound` if the id is no digest."""
+        """Return the path of an attachment, whether or not it is there.
+
+        Raise `AttachmentNotFound` if the id is no digest, and `InvalidName` if it is not safe as a
+        file name.
+        """
         if not is_digest(id):
             raise AttachmentNotFound(id=id)
         return self.root / id[:2] / id
@@ -264,8 +269,8 @@ def _write_hashed(
 ) -> tuple[str, int]:
     """Write pieces to an open file and force it. Return their digest and their length.
 
-    From the first chunk that reaches 2 MiB on, a thread computes the digest (`_Follower`). Its
-    error is raised at the end.
+    Once 2 MiB are written, a thread computes the digest of the rest (`_Follower`). Its error is
+    raised at the end. Raise `OSError` if the system fails, and what `chunks` raises.
     """
     hashed = hashlib.sha256()
     length = flushed = 0

@@ -41,7 +41,7 @@ class ManifestRows(Protocol):
     """The rows of one transaction. What is yielded has to be read inside it.
 
     A method that reads rows raises `AttachmentCorrupt` for a damaged one. Changes to rows that are
-    not there do nothing.
+    not there do nothing. `now` is in milliseconds since 1970.
     """
 
     # -- bytes ---------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class ManifestRows(Protocol):
         """
 
     def commit(self, session_id: str, ids: Sequence[str], *, now: int) -> list[str]:
-        """Mark a holder's rows as committed, drop their owners, and free condemned bytes.
+        """Mark a holder's rows as committed, drop further owners, and free condemned bytes.
 
         Return the ids that it holds and whose bytes are there, not being deleted. Rows are
         committed whether or not their bytes are there; the caller decides what that means.

@@ -111,7 +111,10 @@ class AttachmentSourceFailed(Facts, AttachmentError):
 
     @classmethod
     def of(cls, given: object, error: OSError) -> AttachmentSourceFailed:
-        """Return the error for a source that the system failed to read."""
+        """Return the error for a source that the system failed to read.
+
+        It names the source by its `name`, if that is text.
+        """
         name = getattr(given, "name", None)
         return cls(
             name=name if isinstance(name, str) else "the source of an attachment",
@@ -197,7 +200,7 @@ class Persistence(enum.StrEnum):
 
     @property
     def tier(self) -> DurabilityTier:
-        """The durability tier of this persistence."""
+        """The durability tier of this persistence: `INLINE` for bytes that end with the process."""
         return DurabilityTier.DURABLE if self is Persistence.DURABLE else DurabilityTier.INLINE
 
 
@@ -286,8 +289,9 @@ class Blobs(Protocol):
     """Large bytes, each under its digest. Nothing else is known of them here.
 
     They are never changed in place: a put over an existing blob puts the same bytes, or repairs
-    them. `put`, `open` and `local` raise `AttachmentNotFound` for an id that is no digest. Callers
-    of `size` and `remove` pass digests only. Any method may raise `AttachmentIoFailed`.
+    them. `put`, `open` and `local` raise `AttachmentNotFound` for an id that is no digest, and
+    `InvalidName` for one that is not safe as a file name. Callers of `size` and `remove` pass
+    digests only. Any method may raise `AttachmentIoFailed`.
     """
 
     def put(self, id: str, source: Path | bytes) -> None:
@@ -333,7 +337,11 @@ class Chunks(Protocol):
 
 
 class Store(Protocol):
-    """Bytes by their digest."""
+    """Bytes by their digest.
+
+    A method with an id raises `InvalidName` for one that is not safe as a file name. Rows are
+    changed in the transaction `within`; with None, in one of their own that is not forced.
+    """
 
     @property
     def persistence(self) -> Persistence:
@@ -344,14 +352,16 @@ class Store(Protocol):
 
         They have no name yet: call `keep`, and `discard` on the result in any case. Raise
         `AttachmentSourceFailed` if the source cannot be read, `InvalidName` or `InvalidLimit` for a
-        declaration that is not valid, and `AttachmentIoFailed` if they cannot be written.
+        declaration that is not valid, and `AttachmentIoFailed` if they cannot be written. Any other
+        error of the source is raised as it is.
         """
 
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
         """Make staged bytes findable by their id, and release them.
 
         Bytes that are there already are stored once. Raise `ReclamationInFlight` if a sweep is
-        deleting the same large bytes; the staged ones are then not released.
+        deleting the same large bytes, and `AttachmentIoFailed` if they cannot be written. The
+        staged ones are then not released. Discarded ones are passed over.
         """
 
     def chunks(self, id: str) -> Chunks:
@@ -369,7 +379,10 @@ class Store(Protocol):
 
 
 class Manifest(Protocol):
-    """The holders of attachments, and those that are about to hold: a row per holder and id."""
+    """The holders of attachments, and those that are about to hold: a row per holder and id.
+
+    Rows are changed in the transaction `within`; with None, in one of their own that is not forced.
+    """
 
     def record_intent(
         self, intent: Intent, ref: AttachmentRef, *, within: Transaction = None
@@ -486,9 +499,9 @@ def in_chunks(source: Source) -> Iterator[bytes | memoryview]:
 
 
 def has_end(source: Source) -> bool:
-    """Return True for bytes, and for a regular file: what they have is known before it is read.
+    """Return True for bytes, `BytesIO` and an open regular file: they come to an end.
 
-    A device, a pipe, a socket or an iterator may go on for ever.
+    A closed file, a device, a pipe, a socket or an iterator gives False: it may go on for ever.
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return True

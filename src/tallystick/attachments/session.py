@@ -51,8 +51,9 @@ class SessionAttachments:
     """The attachments of one holder. Those of others are not found, even if they exist.
 
     A row is enough to be found, also a mere intent. A method with an id raises `AttachmentNotFound`
-    without one, and `InvalidName` for an id that is not safe as a file name. Making one with a
-    `session_id` of 0 or more than 128 characters, or unprintable ones, raises `InvalidName`.
+    without one, but for `delete`. It raises `InvalidName` for an id that is not safe as a file
+    name, but for `commit`, which does not find it. Making a holder with a `session_id` of 0 or more
+    than 128 characters, or unprintable ones, raises `InvalidName`.
     """
 
     def __init__(self, attachments: Attachments, *, session_id: str) -> None:
@@ -85,11 +86,12 @@ class SessionAttachments:
     ) -> AttachmentRef:
         """Keep bytes while this process lives, or until they are committed or deleted.
 
-        Without `bytes_max`, bytes and regular files may have any length, and other sources, which
-        may have no end, 4 GiB. Raise `AttachmentTooLong` for more. Raise `ManifestRecordFailed` if
-        the intent cannot be written, and `ReclamationInFlight` if these bytes are being deleted;
-        then no bytes are kept. Raise also what `Store.stage` raises, and `AttachmentIoFailed` if
-        large bytes cannot be kept: their intent stays.
+        The other arguments describe the bytes, as `Declared` does. Without `bytes_max`, bytes and
+        regular files may have any length, and other sources, which may have no end, 4 GiB. Raise
+        `AttachmentTooLong` for more. Raise `ManifestRecordFailed` if the intent cannot be written,
+        and `ReclamationInFlight` if these bytes are being deleted; then no bytes are kept. Raise
+        also what `Store.stage` raises, and `AttachmentIoFailed` if large bytes cannot be kept:
+        their intent stays.
         """
         declared = Declared(media_type=media_type, label=label, width=width, height=height)
         if bytes_max is None and not has_end(source):
@@ -116,7 +118,8 @@ class SessionAttachments:
         """Record intents for attachments that are kept already for another holder.
 
         The intents keep them as `put` does. If one cannot be recorded, none is. Raise
-        `AttachmentNotFound` if there are no such bytes, `ManifestRecordFailed` if this process
+        `AttachmentNotFound` if there are no such bytes, `AttachmentMetaMissing` if large bytes have
+        no row, `ManifestRecordFailed` if this process
         cannot be an owner, and `ReclamationInFlight` if a sweep is deleting them.
         """
         with self._attachments.writing(forced=False) as db:
@@ -149,7 +152,9 @@ class SessionAttachments:
         """Read an attachment piece by piece; a context manager, and an iterator.
 
         Raise `AttachmentNotFound` if it is not held or its bytes are gone, and `AttachmentCorrupt`
-        if they are damaged: at once for a small one, before the last piece for a large one.
+        if they are damaged: at once for a small one, before the last piece for a large one. Raise
+        `AttachmentMetaMissing` if large bytes have no row, and `AttachmentIoFailed` if their file
+        cannot be read.
         """
         return self._attachments.chunks(self.reference(id).ref.id)
 
@@ -163,7 +168,7 @@ class SessionAttachments:
 
         None for a small one, and for one that is kept in memory. The file is there while inside.
         What is read from it is not checked: `chunks` does that. Raise `AttachmentNotFound` if it is
-        not held or its bytes are gone.
+        not held or its bytes are gone, and `AttachmentMetaMissing` if large bytes have no row.
         """
         return self._attachments.local(self.reference(id).ref.id)
 
@@ -189,7 +194,10 @@ class SessionAttachments:
         self._attachments.forget(self.session_id, check_storage_id(id), within=within)
 
     def delete_all(self, *, within: Transaction = None) -> None:
-        """Release everything, as when the holder itself is removed."""
+        """Release everything, as when the holder itself is removed.
+
+        Bytes stay until a sweep finds no other holder.
+        """
         self._attachments.forget_session(self.session_id, within=within)
 
     # -- inside --------------------------------------------------------------------------------
@@ -247,7 +255,8 @@ class Batch:
     ) -> AttachmentRef:
         """Stage bytes and return their reference. They are held once the batch is committed.
 
-        Large ones are kept at once, under an intent. Raise as `SessionAttachments.put` does.
+        Large ones are kept at once, under an intent. The source may have any length, and has to
+        end. Raise as `SessionAttachments.put` does, but for `AttachmentTooLong`.
         """
         declared = Declared(media_type=media_type, label=label)
         staged = self._attachments.stage(source, declared)
@@ -266,7 +275,8 @@ class Batch:
         """Keep and commit all of it, in the given transaction or in a forced one of its own.
 
         If that transaction fails, this can be called again in another: nothing is dropped from the
-        batch. Raise `AttachmentNotFound` if the intent or the bytes of a large attachment are gone.
+        batch. After a success it writes the same again, harmlessly. Raise `AttachmentNotFound` if
+        the intent or the bytes of a large attachment are gone.
         """
         if within is None:
             with self._attachments.writing(forced=True) as db:

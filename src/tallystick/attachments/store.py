@@ -49,7 +49,8 @@ class StoredAttachments:
     """The part that all backends share. A backend provides rows, and stages what is large.
 
     A method that reads or writes rows raises the errors of the backend, and `AttachmentCorrupt` for
-    a damaged row. A method with an id raises `InvalidName` for one that is not safe as a file name.
+    a damaged row. `chunks`, `byte_len` and `local` raise `InvalidName` for an id that is not safe
+    as a file name.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class StoredAttachments:
 
         Up to 64 KiB stay in memory (`data`); more is a `blob`. Raise `AttachmentSourceFailed` if
         the source cannot be read, and `InvalidName` or `InvalidLimit` for a declaration that is not
-        valid: then nothing is left behind.
+        valid: then nothing is left behind. Raise `AttachmentIoFailed` if large bytes cannot be
+        written.
         """
         self._begin()
         if isinstance(source, bytes) and len(source) <= INLINE_BYTES_MAX:
@@ -173,7 +175,7 @@ class StoredAttachments:
         """Make staged bytes findable by their id, and release them. Discarded ones are passed over.
 
         Raise `ReclamationInFlight` if a sweep is deleting the same large bytes: then they have no
-        row, and are not released.
+        row, and are not released. Raise `AttachmentIoFailed` if a large blob cannot be put.
         """
         id, now = staged.ref.id, self.clock()
         if staged.data is not None:
@@ -357,7 +359,8 @@ class BlobChunks:
     """Reads a blob, and returns its last piece only if the digest of the whole is right.
 
     Else it raises `AttachmentCorrupt`: at once if the length is wrong, or in the place of the piece
-    that is missing or last. The reader is then closed.
+    that is missing or last. The reader is then closed. An `AttachmentIoFailed` of the reader passes
+    as it is.
     """
 
     def __init__(self, reader: BlobReader, *, id: str, byte_len: int) -> None:

@@ -74,7 +74,10 @@ def body_hash(salt: bytes, body: bytes) -> str:
 
 
 def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, Head]:
-    """Return a draft as the entry after `head`, and the new head. Nothing is stored."""
+    """Return a draft as the entry after `head`, and the new head. Nothing is stored.
+
+    A salt of another length than `SALT_BYTES` is not refused here, but by `check_body`.
+    """
     header = canonical(
         Header(
             v=FORMAT,
@@ -116,7 +119,7 @@ _NOTHING = Root(hash=GENESIS.hex())
 
 
 def is_hash(text: str) -> bool:
-    """Return True if this is a hash as chains have it."""
+    """Return True if this is a hash as chains have it: 64 lower-case hexadecimal digits."""
     return _HASH.fullmatch(text) is not None
 
 
@@ -156,7 +159,8 @@ def check_entry(entry: Sealed, *, run: str, seq: int, previous: str) -> str | No
     """Return why an entry does not belong after the hash `previous`; None if it does.
 
     For the first entry of a run, `root_of` gives that hash. It is `UNKNOWN_RECORD` for an entry
-    that is whole and has a record of a later version. Raise `ValueError` if `previous` is no hash.
+    that is whole and has a record of a later version. Raise `ValueError` if `previous` is not
+    hexadecimal.
     """
     header = read_header(entry.header, run=run, seq=seq)
     if isinstance(header, str):

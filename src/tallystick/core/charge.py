@@ -50,7 +50,10 @@ def nano_usd(value: Money, *, field: str = "usd") -> int:
 
 
 def shown_usd(nano: int | None) -> str:
-    """Return a sum as exact text: "$0.50", "$0.000123". An unknown one is "unpriced", never $0."""
+    """Return a sum as exact text: "$0.50", "$0.000123", "-$1,000.00".
+
+    It has at least two decimals. None, an unknown sum, is "unpriced", never $0.
+    """
     if nano is None:
         return "unpriced"
     dollars, rest = divmod(abs(nano), _PER_DOLLAR)
@@ -83,7 +86,10 @@ FailureKind = Literal["transient", "terminal"]
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """Amounts that something cost. `usd` is nano-dollars, None while the price is unknown."""
+    """Amounts that something cost. `usd` is nano-dollars, None while the price is unknown.
+
+    In a sum of two, an unknown price adds nothing; the sum is None only if both are.
+    """
 
     usd: int | None = None
     tokens_in: int = 0

@@ -296,7 +296,7 @@ class History:
         return "llm_query" if is_open else None
 
     def times_begun(self, intent: int) -> int:
-        """Return how often an effect was begun; 0 for a host call that is none."""
+        """Return how often an effect was begun; 0 for a host call that is none, or never was."""
         calls = self.begun(Key("host", intent))
         last = calls[-1] if calls else None
         return last.attempt if isinstance(last, CallHost) else 0
@@ -348,7 +348,10 @@ class History:
         return left and not self.continued_after(outcome.intent)
 
     def continued_after(self, intent: int) -> bool:
-        """Return True if the run was resumed or forked after the outcome of a turn or a program."""
+        """Return True if the run was resumed or forked after the outcome of a turn or a program.
+
+        For one without an outcome, True if it was resumed or forked at all.
+        """
         return self._ended_at.get(intent, -1) < self._continued_at
 
     @cached_property

@@ -65,7 +65,10 @@ def moment_text(at_ms: int) -> str:
 
 
 def is_moment(text: str) -> bool:
-    """Return True if a text is a moment to the second, as `moment_text` writes it."""
+    """Return True if a text is a moment to the second in UTC, in the form of `moment_text`.
+
+    It has to be on the calendar. Years before 1970 are allowed too.
+    """
     try:
         return _TO_THE_SECOND.fullmatch(text) is not None and bool(datetime.fromisoformat(text))
     except ValueError:

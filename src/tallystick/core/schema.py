@@ -246,8 +246,8 @@ def json_in_reply(text: str, schema: Mapping[str, Any]) -> object:
 
     Tried in this order: the whole text, each block in a fence, what the type of the schema allows,
     an object or a list inside prose. A boolean may be `yes` or `no` as the first word, and a number
-    the only one in the text. If the schema wants a string or has an `enum`, it is the whole text.
-    Raise `ValueError` if there is none.
+    the only one in the first 200,000 characters. If the schema wants only a string, or has an
+    `enum`, it is the whole text without quotes at its ends. Raise `ValueError` if there is none.
     """
     # A model asked for a yes or a number often writes it bare, with a word around it. Text that is
     # JSON as it stands goes first: it needs no guess. An object inside prose goes last, because

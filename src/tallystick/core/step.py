@@ -461,7 +461,7 @@ class CompletedStep(msgspec.Struct, frozen=True, kw_only=True):
         return in_units("usd", self.usd)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the step as data, with money in dollars."""
+        """Return the step as data, with money in dollars, without `unpriced` and `path`."""
         return {
             "name": self.name,
             "function": self.function,
@@ -496,7 +496,10 @@ def _count(value: object, field: str) -> int:
 
 
 def _cost(value: Money) -> int:
-    """Return dollars as nano-dollars, rounded up. Absurd sums count as the largest there is."""
+    """Return dollars as nano-dollars, rounded up; 0 for a negative sum, `NANO_MAX` at most.
+
+    Raise `InvalidStep` if it is not a finite number of dollars.
+    """
     wrong = InvalidStep(
         field="cost_usd", why=f"a cost is a finite number of dollars, not {value!r}"
     )

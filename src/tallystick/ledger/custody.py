@@ -78,7 +78,7 @@ def row_after_claim(
     With `create`, return a new row with token 1; raise `RunExists` if the run is there, and
     `InvalidName` if its id is not a ULID. Without it, raise `RunNotFound` if the run is not there,
     and `RunNotOwned` if it was moved away or imported. Raise `UsageError` if `grown_from` is given
-    for an existing run, or is not a hash. `owner` replaces the one in the row, also if it is None.
+    without `create`, or is not a hash. `owner` replaces the one in the row, also if it is None.
     """
     if grown_from is not None and not (create and is_hash(grown_from)):
         raise UsageError(f"run {run}: only a new run grows from another, and from a hash of it")

@@ -96,7 +96,8 @@ def deciding_positions(count: int) -> tuple[int, ...]:
 def row_after_entries(row: RunRow, entries: Iterable[Tagged]) -> RunRow:
     """Return the row of a run updated by more of its entries, in their order.
 
-    An entry that cannot be read changes nothing. One without a body marks the row as erased.
+    An entry that cannot be read changes nothing. One without a body marks the row as erased. Of an
+    end without a body, the reason is that of the receipt among `entries` before it, else "".
     """
     changed: dict[str, Any] = {}
     receipt_stop = ""

@@ -151,7 +151,7 @@ class Ledger(Protocol):
 
         A new run may be a fork: `grown_from` is the hash of the last entry that it shares. Its
         first entry is then a `RunForked`, appended to a head with no entries and that hash. Raise
-        `UsageError` if `grown_from` is given for an existing run, or is no hash.
+        `UsageError` if `grown_from` is given without `create`, or is no hash.
         """
 
     def submit(
@@ -167,11 +167,12 @@ class Ledger(Protocol):
         """Begin an append, and return at once the head that the run will have.
 
         The future is done when the entries are as safe as `append` would make them. It has the
-        exception that `append` would raise, and cannot be cancelled. Only `InvalidLimit`, for a
-        body that is too large, is raised by this call. Submissions of a run are written in their
-        order, so the next one may expect that head before the first is done. If the first fails,
-        the next finds another head and fails too. `also` and the callbacks of the future may run in
-        another thread, and must not wait for this ledger.
+        exception that `append` would raise, and cannot be cancelled. This call itself raises
+        `InvalidLimit` for a body that is too large, and an error of opening the store.
+
+        Submissions of a run are written in their order, so the next one may expect that head before
+        the first is done. If the first fails, the next finds another head and fails too. `also` and
+        the callbacks of the future may run in another thread, and must not wait for this ledger.
 
         If the ledger has too much to write, this call waits until there is room.
         """

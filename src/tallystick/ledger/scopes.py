@@ -84,7 +84,10 @@ class Scopes(Protocol):
         ...
 
     def writing(self, *, forced: bool) -> contextlib.AbstractContextManager[Transaction]:
-        """Run one transaction of the scopes: all of it, or nothing."""
+        """Run one transaction of the scopes: all of it, or nothing.
+
+        With `forced`, wait for the disk. Raise `UsageError` if this thread is in one.
+        """
         ...
 
     def declare(
@@ -262,9 +265,9 @@ class SharedScopes:
     ) -> None:
         """Create a scope, or give a known one these limits. A change of limits is recorded.
 
-        What is spent and reserved stays. Raise `InvalidScope` if the kind is not shared or not
-        allowed in its parent, or if a known scope would get another parent or kind. Raise
-        `ScopeUnknown` if the parent is not declared.
+        What is spent and reserved stays; a new name replaces the old one. Raise `InvalidScope` if
+        the kind is not shared or not allowed in its parent, or if a known scope would get another
+        parent or kind. Raise `ScopeUnknown` if the parent is not declared.
         """
         if kind not in _SHARED:
             raise InvalidScope(scope=scope, why=f"a {kind} is not shared; {_SHARED} are")
@@ -411,7 +414,8 @@ class SharedScopes:
         """Reserve an amount in a scope and those around it, or refuse and reserve nothing.
 
         `own` are the limits of the scope for this process, where they are lower. Raise
-        `BudgetExhausted` if the amount does not fit. Raise `BudgetUnpriced` if its price is unknown
+        `BudgetExhausted` if the amount does not fit, or one of these scopes is over a limit
+        already. Raise `BudgetUnpriced` if its price is unknown
         and not waived while money is limited in any of these scopes. Raise `HoldExists` if this
         intent has a reservation. Raise `NegativeAmount` or `InvalidLimit` if a figure is below zero
         or above `HELD_MAX`, and `ScopeUnknown` if the scope is not declared.
@@ -580,7 +584,7 @@ class SharedScopes:
     def _chain(self, db: sqlite3.Connection, scope: str) -> tuple[Scope, ...]:
         """Return a scope and those around it. Raise `ScopeUnknown` if it is not declared.
 
-        The result is cached: a scope is never moved or removed.
+        Raise `Damaged` if a row is. The result is cached: a scope is never moved or removed.
         """
         chain = self._chains.get(scope)
         if chain is None:

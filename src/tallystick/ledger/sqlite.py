@@ -86,7 +86,8 @@ class LedgerFile:
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Give a connection that sees what is committed. Never waits for a writer.
 
-        Threads take turns with it, so leave the block soon.
+        It is in no transaction: two statements may see two states. Threads take turns with it, so
+        leave the block soon.
         """
         with self._translate_errors(), self._reader.held() as db:
             yield db
@@ -105,7 +106,7 @@ class LedgerFile:
             yield db
 
     def submit(self, work: Work, *, forced: bool, bytes: int) -> Future[None]:
-        """Queue work for a transaction of the writer's thread, shared with other work.
+        """Queue work of a size for a transaction of the writer's thread, shared with other work.
 
         Return its future, which gets the error if there is one. Waits while the queue is full.
         """
@@ -485,7 +486,10 @@ class SqliteLedger:
             raise LedgerCorrupt(where=str(self.path), why=str(error)) from error
 
     def damage(self) -> list[str]:
-        """Return the first 20 faults that SQLite finds in the file, its tables and its indexes."""
+        """Return the first 20 faults that SQLite finds in the file, its tables and its indexes.
+
+        The list is empty if there are none.
+        """
         with self._file.reading() as db:
             return integrity_faults(db)
 

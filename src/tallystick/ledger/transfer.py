@@ -269,7 +269,11 @@ class StreamReader:
         return header
 
     def _check_ancestry(self, header: ExportHeader) -> None:
-        """Refuse impossible ancestors: too many, one of them twice, or the run itself."""
+        """Raise `TransferRefused` for impossible ancestors: too many, one twice, or the run itself.
+
+        Also for ids that are no ULIDs, for ancestors that do not go with the format, and for a fork
+        without an entry.
+        """
         runs = [header.run, *(ancestor.run for ancestor in header.ancestors)]
         if bool(header.ancestors) is not (header.format > FORMAT_ALONE):
             count = len(header.ancestors)
@@ -314,7 +318,10 @@ class StreamReader:
         return data
 
     def _read_up_to(self, count: int) -> bytes:
-        """Read `count` bytes, or fewer at the end, in pieces: memory follows what was received."""
+        """Read `count` bytes, or fewer at the end, in pieces: memory follows what was received.
+
+        Raise `TransferRefused` if the system fails.
+        """
         pieces = []
         try:
             while count > 0 and (piece := self._file.read(min(count, _PIECE_BYTES))):
@@ -565,7 +572,8 @@ def _open_source(source: Path | BinaryIO, name: str) -> Iterator[BinaryIO]:
 def _destination(target: Path | BinaryIO) -> Iterator[BinaryIO]:
     """Give a file that gets its name only once it is whole and on disk.
 
-    Raise `TransferRefused` if it exists already or cannot be written.
+    Raise `TransferRefused` if it exists already or cannot be written. An open file is given as it
+    is, and flushed at the end; its errors are raised as they are.
     """
     if not isinstance(target, Path):
         yield target

@@ -156,7 +156,9 @@ class Writer:
     def submit(
         self, work: Work, *, forced: bool, bytes: int, path: Path, busy_seconds: float
     ) -> Future[None]:
-        """Queue work and return its future. Wait while the queue is full, except in its own thread.
+        """Queue work and return its future. Wait while the queue is full.
+
+        A thread that the writer is, or waits for, does not wait.
 
         The future gets the result or the error in the writer's thread. If there can be no thread
         any more, the work is done at once in the thread of the caller. `path` is the name in its
@@ -253,7 +255,10 @@ class Writer:
             return True
 
     def _write_next(self) -> None:
-        """Wait for a submission, and write it with those that arrived meanwhile."""
+        """Wait for a submission, write it with those that came meanwhile, and resolve all futures.
+
+        Return without writing if a user left.
+        """
         first, self._next_item = self._next_item or self._inbox.get(), None
         if first is None:
             return  # a user left: `_run` looks whether it was the last one
@@ -375,8 +380,8 @@ _ending = threading.Event()
 def writer_of(path: Path, user: object, *, busy_seconds: float) -> Writer:
     """Return the writer of a file, whatever links lead to it, and register `user`.
 
-    The file is created if missing. Raise `OSError` if it cannot be. A new writer gets
-    `busy_seconds`.
+    The file is created if missing. Raise `OSError` if it cannot be, and `NotSupportedHere` on a
+    system without file locks. A new writer gets `busy_seconds`; one that is there keeps its own.
     """
     found = LEDGER.make(path)
     # The inode is part of the key: a file that was replaced under its name is another file.

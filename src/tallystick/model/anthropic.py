@@ -206,7 +206,7 @@ class _Reader:
         """Keep counts. Later ones cover everything so far, and replace earlier ones.
 
         The input cannot shrink while it is answered: of two counts of the input, the larger is
-        kept.
+        kept. `final` is True for a report that covers the whole output.
         """
         if isinstance(usage, dict):
             said = {name: each for name, each in usage.items() if each is not None}

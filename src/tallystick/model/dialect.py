@@ -54,7 +54,8 @@ class SseDecoder:
     def feed(self, piece: bytes) -> list[SseEvent]:
         """Take the next bytes, return the events that are complete; none for no bytes.
 
-        Raise `ModelError` if an event has more than 2 MiB.
+        Raise `ModelError` if an event has more than 2 MiB of data, where each line counts 40 bytes
+        more, or if a line that has not ended is longer.
         """
         if self._after_cr and piece:
             # A CR at the end of the last piece ended its line. If an LF follows, it is of that CR.
@@ -245,10 +246,12 @@ def usage_of(
 ) -> ModelUsage:
     """Return usage as reported, or an estimate if the report is not usable.
 
-    `raw` is kept as it came; one that is too large, or that JSON would change, is dropped. A report
+    `tokens_in` and `tokens_out` are the names of the counts in it. `raw` is kept as it came; one
+    that is too large (16 KiB), or that JSON would change, is dropped. A report
     of no input tokens, or of no output tokens for a text, is not usable. Nor is a count that is not
-    whole, negative, or above 1,000,000,000. Nor is a report that is not `final`: it came before the
-    end of the reply, and cannot have counted all of it.
+    whole, negative, or above 1,000,000,000. The first name of `tokens_in` has to be there; others
+    that are missing count as 0, and the input is their sum. A report that is not `final` came
+    before the end of the reply, cannot have counted all of it, and is not usable either.
     """
     kept = _storable_report(raw)
     counts = [_count(kept.get(name)) for name in tokens_in]

@@ -77,8 +77,8 @@ def scrub(text: str, secret: Secret | None) -> str:
     """Return a text in which "[key]" replaces the key, and any part of it of 8 characters or more.
 
     So are its spellings: percent-encoded, base64 at any offset, hex, either case. A key of 4 to 7
-    characters is only replaced as a whole, a shorter one not at all. Without a key the text is
-    unchanged.
+    characters is only replaced as a whole and as it is spelled, a shorter one not at all. Without a
+    key the text is unchanged.
     """
     if secret is None:
         return text
@@ -91,7 +91,8 @@ def scrub(text: str, secret: Secret | None) -> str:
 def without_key(text: str, secret: Secret | None) -> str:
     """Return a reply in which "[key]" replaces the whole key, in any of its spellings.
 
-    A part of a key may be a word, and stays. A key under 16 characters stays too.
+    The case of its letters counts. A part of a key may be a word, and stays. A key under 16
+    characters stays too.
     """
     if secret is None or len(secret.reveal()) < _REPLY_KEY_CHARS_MIN:
         return text

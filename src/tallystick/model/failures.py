@@ -110,7 +110,10 @@ def _first_line(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks, control and format characters, and lone surrogates."""
+    """Return a text in one line: each run of white space becomes one space.
+
+    Control, format and private-use characters and lone surrogates are removed.
+    """
     spaced = " ".join(text.split())
     return "".join(each for each in spaced if unicodedata.category(each) not in _UNSHOWN)
 
@@ -354,7 +357,7 @@ def unreachable(error: BaseException, *, address: str) -> ModelError:
 
 
 def not_sent(reason: ModelReason, message: str, *, kind: FailureKind | None = None) -> ModelError:
-    """Return the error for an attempt that ended before anything left this machine."""
+    """Return the error for an attempt that ended before anything left this machine. Not billed."""
     return ModelError(reason=reason, message=message, kind=kind, billed=False)
 
 

@@ -94,7 +94,7 @@ class Answer:
         return b"".join([piece async for piece in self.pieces(bytes_max=bytes_max)])
 
     async def head(self, *, bytes_max: int) -> bytes:
-        """Return the beginning of an error's body, or what could be read of it within 5 s.
+        """Return the first `bytes_max` bytes of an error's body, or what came of it within 5 s.
 
         Nothing is raised, and a compressed body counts as empty: the status says enough.
         """
@@ -161,7 +161,10 @@ class Transport:
     async def post(
         self, path: str, *, headers: Mapping[str, str], body: bytes
     ) -> AsyncIterator[Answer]:
-        """Send a request. Leaving early, or being cancelled, closes its connection.
+        """Send a request, and give its answer.
+
+        Leaving early, or being cancelled, closes its connection. `headers` are added to those of
+        every request.
 
         Raise `ModelError` for every failure of the connection, inside the block too. The error has
         no cause: that would refer to the request with its key, or to bytes from the server. An
@@ -513,7 +516,10 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def get_extra_info(self, info: str) -> object:
-        """Return what asyncio knows of the connection under this name; None if it knows nothing."""
+        """Return what asyncio knows of the connection under this name; None if it knows nothing.
+
+        `is_readable` is answered here: True if it was closed, or has bytes that were not read.
+        """
         if info == "is_readable":
             # httpcore asks this of idle connections. One that was closed, or has unexpected bytes,
             # is readable, and is not used again.
@@ -595,8 +601,8 @@ class HttpModel:
     async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
         """Make one attempt. Raise `ModelError`, without a cause, if there is no reply.
 
-        An answer widens the gate; an overload pauses all requests. The key is removed from the
-        reply and from the error.
+        An answer widens the gate, also one with an error status; an overload pauses all requests.
+        A failure without a status does neither. The key is removed from the reply and the error.
         """
         epoch = self._gate.epoch
         try:

@@ -88,7 +88,8 @@ class ModelError(BackendError):
     """A model gave no reply.
 
     `billed` is False only if the attempt is known to have cost nothing: it was never sent, or the
-    server refused it before any work. `usage` is what was reported in spite of the failure.
+    server refused it before any work. `usage` is what was reported in spite of the failure. A
+    `kind` that is left out follows from the reason (`TRANSIENT`).
     """
 
     code = "backend.model"
@@ -145,7 +146,8 @@ def estimated_usage(
 ) -> ModelUsage:
     """Return an estimate for a call without a usable report: a quarter of the bytes, as tokens.
 
-    Pictures are not counted. Its `reported` is False; `raw` is the report that was not usable.
+    It is rounded up. Pictures are not counted. Its `reported` is False; `raw` is the report that
+    was not usable.
     """
     sent = sum(len(message.text.encode("utf-8", "replace")) for message in messages)
     received = len(text.encode("utf-8", "replace"))

@@ -71,7 +71,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True):
         of at most 16 tables. Each has `above`, a number of tokens of input, and the prices that
         change beyond it. A number with a decimal point is read as the shortest decimal that equals
         it, which is the written one up to 15 digits; more digits need quotes. Raise `UsageError`,
-        which names the field; also for more than 1,000 models.
+        which names the field after `where`; also for more than 1,000 models.
         """
         if len(table) > _MODELS_MAX:
             raise UsageError(f"{where}prices: more than {_MODELS_MAX:,} models")
@@ -268,7 +268,11 @@ def _look_up(
 
 
 def _convert_price(units: Mapping[str, Any], source: str) -> Price:
-    """Return a published price. Raise `ValueError` if it has units that cannot be bounded."""
+    """Return a published price.
+
+    Raise `ValueError` if it has units that cannot be bounded, none for input or output, or a price
+    that is no decimal of at least zero or too fine (`_yocto`).
+    """
     known = {key: value for key, value in units.items() if value is not None}
     strange = [key for key in known if key not in (*_RATES, _REQUEST) and not _NEVER.match(key)]
     if strange or not {"input_mtok", "output_mtok"} <= known.keys():
@@ -366,8 +370,8 @@ class CallTerms(msgspec.Struct, frozen=True, kw_only=True):
     def priced(self, usage: ModelUsage, details: UsageDetails | None) -> int | None:
         """Return the cost of a usage report in nano-dollars; None if no price is known.
 
-        A report of an unknown format counts as plain input and output. `details` is not needed
-        here.
+        A report that is not usable, such as one of an unknown format, counts as the plain input and
+        output of `usage`. `details` is not needed here.
         """
         price = self.decision.price
         if price is None:

@@ -82,8 +82,8 @@ class _Unusable(Exception):
 def token_usage(raw: Mapping[str, object]) -> TokenUsage | Unreported:
     """Read a report as it came; its field names decide which format it has.
 
-    Return `Unreported` if there is none, if a count is missing or not valid, or if it contradicts
-    itself.
+    Return `Unreported` if there is none, if a count is missing or not valid, if it contradicts
+    itself, or if it counts no input.
     """
     try:
         if "prompt_tokens" in raw:

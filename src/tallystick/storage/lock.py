@@ -46,8 +46,8 @@ class FileLock:
         """Take the lock, and make its file and directory if there are none.
 
         Return False if another holder still has it after `wait_seconds`; it is asked for every
-        0.05 s. None waits without end. Do not take a lock twice: the second call waits for the
-        first.
+        0.05 s. None waits without end. Do not take a lock twice: its own first take excludes the
+        second.
         """
         make_private(self.path.parent)
         give_up = time.monotonic() + (wait_seconds or 0.0)
@@ -96,7 +96,8 @@ class FileLock:
 def is_locked(path: Path) -> bool:
     """Return True if the lock on a file cannot be taken now: a living process, or this one, has it.
 
-    False if there is no file. Raise `OSError` if the file cannot be opened to be written, and
+    True also if the system refuses the lock for another reason. False if there is no file. Raise
+    `OSError` if the file cannot be opened to be written, and
     `NotSupportedHere` on a system without file locks.
     """
     try:
@@ -113,7 +114,8 @@ def is_locked(path: Path) -> bool:
 def proven_free(path: Path) -> Iterator[bool]:
     """Give True if there is a file that no process has locked, and keep it so while inside.
 
-    False if it is locked, is not there or cannot be opened: then nothing is proven. Raise
+    The proof is a shared lock: others may prove it too, and nobody can take it. False if it is
+    locked, is not there, is a symbolic link or cannot be opened: then nothing is proven. Raise
     `NotSupportedHere` on a system without file locks.
     """
     try:

@@ -67,7 +67,7 @@ class Owners(Protocol):
     def bury(self, id: str) -> None:
         """Remove the proof of a dead owner. Do nothing if it is not proven dead.
 
-        The caller knows that nothing names it any more.
+        The caller knows that nothing names it any more. A proof that cannot be removed stays.
         """
         ...
 

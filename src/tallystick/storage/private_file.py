@@ -62,9 +62,10 @@ def whole_file(
 ) -> Iterator[BinaryIO]:
     """Write a file that gets its name at the end, and only if the block did not raise.
 
-    With `replace=False`, a name that is taken by then raises `FileExistsError`: of two processes
-    that make a file, one does. Without `forced`, the file may be lost or empty after a power cut.
-    If forcing the directory fails, this raises `OSError` although the file has its name.
+    Raise `OSError` if it cannot be written. With `replace=False`, a name that is taken by then
+    raises `FileExistsError`: of two processes that make a file, one does. Without `forced`, the
+    file may be lost or empty after a power cut. If forcing the directory fails, this raises
+    `OSError` although the file has its name.
     """
     partial = path.with_name(f".tally-{os.urandom(8).hex()}.partial")
     descriptor = open_new(partial, mode=mode)

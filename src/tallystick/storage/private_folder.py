@@ -48,7 +48,7 @@ class PrivateFolder:
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the directories of this user whose lock file no process has locked.
+    """Remove the directories whose lock file is this user's and no process has locked.
 
     One without a lock file may be just being made, so it stays. Errors are passed over.
     """

@@ -83,7 +83,8 @@ class FileKind:
     def translated(self, path: Path, *, waited_seconds: float) -> Iterator[None]:
         """Translate an error of SQLite or the system in the block into one of the store.
 
-        Other exceptions pass as they are.
+        So is text that cannot be decoded. Every `OSError` of the block counts, also one that is not
+        about the file. Other exceptions pass as they are.
         """
         try:
             yield
@@ -358,7 +359,8 @@ class SqliteConnection:
     def _write_ahead(self, db: sqlite3.Connection) -> None:
         """Choose write-ahead logging, and try again for `busy_seconds` while others have the file.
 
-        SQLite does not wait here if several processes make one file.
+        SQLite does not wait here if several processes make one file. After that, its error is
+        raised, and any other at once.
         """
         give_up = time.monotonic() + self.busy_seconds
         while True:

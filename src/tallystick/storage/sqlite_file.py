@@ -27,7 +27,7 @@ from tallystick.storage.sqlite_errors import code_of
 class Transactions:
     """Transactions of one connection, one after the other.
 
-    Every method waits for another thread's transaction, without a limit, and raises `UsageError`
+    `one` and `none` wait for another thread's transaction, without a limit, and raise `UsageError`
     inside one of this thread. Errors of SQLite are raised as they are. After a failed `fsync`, a
     transaction raises the store's `unavailable` as long as a reader keeps the log in use.
     """
@@ -43,7 +43,8 @@ class Transactions:
     def one(self, *, forced: bool, busy_seconds: float) -> Iterator[sqlite3.Connection]:
         """Make one transaction, alone on the connection, and give that connection.
 
-        It is rolled back if the block raises. `busy_seconds` is the wait for other processes.
+        It is rolled back if the block raises or the commit fails. A `forced` one waits for the
+        disk. `busy_seconds` is the wait for other processes.
         """
         with self.connection.held() as db, self.of(db, forced=forced, busy_seconds=busy_seconds):
             yield db
@@ -152,7 +153,7 @@ class SqliteFile:
         """Give a connection that reads one committed state.
 
         A reading inside another one of this thread has the same state. Inside `writing` it does not
-        see what that transaction has changed.
+        see what that transaction has changed. Raise `TimeoutError` as `interruptible` says.
         """
         self._check_wanted()
         with self._translating_errors():
@@ -176,7 +177,8 @@ class SqliteFile:
     def writing(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
         """Give the connection of one transaction: it commits at the end, or undoes all on an error.
 
-        Raise `UsageError` inside another one of this thread: they do not nest.
+        Raise `UsageError` inside another one of this thread: they do not nest. Raise `TimeoutError`
+        as `interruptible` says.
         """
         self._check_wanted()
         with (
@@ -214,7 +216,8 @@ class SqliteFile:
 
         A statement that reads is interrupted, and `reading` and `writing` start nothing more: both
         raise `TimeoutError`. A transaction that writes is never interrupted, and `rewrite` is not
-        refused. Inside another `interruptible`, only the inner one counts.
+        refused. A `reading` that began before this is not interrupted. Inside another
+        `interruptible`, only the inner one counts.
         """
         before, self._watch.unwanted = self._watch.unwanted, unwanted
         try:

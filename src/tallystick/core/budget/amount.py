@@ -224,7 +224,7 @@ def tightest(first: Remaining, second: Remaining) -> Remaining:
 
 
 def figure_text(dimension: Dimension, value: int) -> str:
-    """Return a figure as text in the units of its dimension."""
+    """Return a figure as text: "$0.50" for `usd`, else the number alone, with commas."""
     return shown_usd(value) if dimension == "usd" else f"{value:,}"
 
 

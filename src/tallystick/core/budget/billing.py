@@ -186,7 +186,10 @@ def _settle_failure(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Se
 
 
 def _objection(usage: ModelUsage | None, details: UsageDetails | None) -> BillingFlag | None:
-    """Return the flag of a report that cannot be true, or None if it can."""
+    """Return the flag of a report that is missing or cannot be true, None if it can.
+
+    An estimate counts as missing.
+    """
     if usage is None or not usage.reported:
         return "usage_missing"
     if usage.tokens_in < 0 or usage.tokens_out < 0:

@@ -117,7 +117,8 @@ def row_of(
 ) -> ScopeRow:
     """Return the row of a scope from its figures, which are in the order of `COUNTED`.
 
-    What remains follows from the limits of this scope only, and may be below zero.
+    What remains follows from the limits of this scope only, and may be below zero. The others are
+    as in `ScopeRow`.
     """
     rest: dict[Dimension, int | None] = {"depth": limit.depth}
     for place, cap in caps_of(limit):
@@ -311,9 +312,10 @@ class BudgetTree:
     def reserve(self, scope: str, worst: Amount, *, usd_waived: bool = False) -> Reservation:
         """Reserve `worst` in this scope and every scope around it, or raise and reserve nothing.
 
-        Raise `BudgetExhausted` if a limit would be passed, `BudgetOverrun` after a charge above its
-        reservation, and `BudgetUnpriced` if money is limited, `worst.usd` is None and `usd_waived`
-        is False. Raise `ScopeUnknown` if the scope is not open.
+        Raise `BudgetExhausted` if a limit would be passed, or is passed already, also by an amount
+        of nothing. Raise `BudgetOverrun` after a charge above its reservation, if a scope that has
+        seen it limits tokens or money. Raise `BudgetUnpriced` if money is limited, `worst.usd` is
+        None and `usd_waived` is False. Raise `ScopeUnknown` if the scope is not open.
         """
         node = self._open_node_of(scope)
         figures = figures_of(worst)
@@ -395,8 +397,9 @@ class BudgetTree:
         """Record what needed no reservation (turns, fuel, time).
 
         Return every limit of the scope and those around it that is then passed, also if it was
-        before. With `below`, it is recorded only in the scopes inside that one, which has it
-        already. Raise `ScopeUnknown` if there is no scope `scope`.
+        before. An unknown price counts as one unpriced call. With `below`, it is recorded only in
+        the scopes inside that one, which has it already. Raise `ScopeUnknown` if there is no scope
+        `scope`.
         """
         used = figures_of(amount)
         node = self._node_of(scope)
@@ -505,7 +508,8 @@ def _refusal(
     """Return the error for an amount that does not fit the scope and all around it, or None.
 
     A limit that is passed already refuses every amount, also nothing. Limits go before a price that
-    is unknown, in each scope; an overrun of any scope comes last.
+    is unknown, in each scope; an overrun of any scope comes last. `unpriced` says that the price is
+    unknown and not waived.
     """
     for each in node.chain:
         spent, reserved = each.spent, each.reserved

@@ -113,7 +113,8 @@ def citations_of(answer: str, *, question: str, documents: Documents) -> tuple[C
     """Return citations of the lines that have the most of an answer's words, at most three.
 
     There are none if more lines qualify, or if the search would take too long. Only the first 60
-    words of the answer are looked for, and 12 runs of them.
+    words of the answer are looked for, and 12 runs of them. A run that `question` has does not
+    count; of equal lines, those with more of its words go first.
     """
     try:
         return _citations(answer, question, documents)
@@ -167,7 +168,11 @@ def _line(documents: Documents, name: str, start: int) -> str:
 def _runs(
     answer: str, question: str, documents: Documents
 ) -> Iterator[tuple[bytes, dict[str, int]]]:
-    """Yield the longest runs of words that occur in the data, with their first places."""
+    """Yield the longest runs of words that occur in the data, with their first places by document.
+
+    At most 12, from the first 60 words. Left out are runs of the question, repeated ones, and those
+    that could be there by chance (`_is_telling`).
+    """
     words = [match.span() for match in _WORD.finditer(answer)][:_WORDS_MAX]
     asked = question.lower()
     taken: set[str] = set()
@@ -338,7 +343,11 @@ def _excerpt(said: str) -> str:
 
 
 def _texts(answer: str, *, typed: bool) -> list[str]:
-    """Return an answer as it is, or the strings and numbers in one that is JSON."""
+    """Return an answer as it is, or the first 1,000 strings and numbers in one that is JSON.
+
+    It is read as JSON if it is `typed`, or begins as an object or a list, and has at most 1,000,000
+    characters. Names of fields are left out.
+    """
     if len(answer) <= _JSON_CHARS_MAX and (typed or answer.lstrip()[:1] in ("{", "[")):
         try:
             return list(_leaves(read_json(answer)))[:_LEAVES_MAX]
@@ -381,7 +390,11 @@ def _check_claim(claim: Claim, names: Names, documents: Documents) -> Citation |
 def _check_place(
     claim: Claim, place: ClaimedLines, names: Names, documents: Documents
 ) -> Citation | str | None:
-    """Check a claim that names lines. Return its citation, or why there is none."""
+    """Check a claim that names lines. Return its citation, or why there is none.
+
+    None if it turns out to be no claim: its place is a part of the data. Raise `TooMuch` if the
+    search would take too long.
+    """
     name = names.whose(place.name)
     if name is None:
         return _check_unknown_name(claim, place, names, documents)
@@ -446,7 +459,11 @@ def _find_in_any(documents: Documents, words: str) -> tuple[str, int, int] | Non
 def _find_words(
     documents: Documents, name: str, words: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """Return the place of words in a part of a document, or None."""
+    """Return the first place of words in a part of a document, None if they are not there.
+
+    Marks at their end are left out if they are not found with them. Words that are found with the
+    same line ends go before those with others. Empty words are not found.
+    """
     words = words.strip()
     for said in dict.fromkeys([words, words.rstrip(_ENDING)]):
         raw = said.encode("utf-8", "surrogatepass")

@@ -400,7 +400,11 @@ def _end_of_quote(text: str, start: int, mark: str) -> int | None:
 
 
 def _claims_of_quote(answer: str, quote: _Quote, asked: str, names: Names) -> list[Claim]:
-    """Return the claims of a quotation: one for each place, and for each part between omissions."""
+    """Return the claims of a quotation: one for each place, and for each part between omissions.
+
+    Without a place, parts of fewer than four words are none. Nor are words of the question, the
+    name of a document, or code in backticks.
+    """
     span = (quote.start, quote.end)
     parts = [part for part in _ELIDED.split(quote.words) if part.strip(_MARKS)]
     if quote.places:
@@ -527,7 +531,11 @@ def _separate(
 def _attach_places(
     text: str, quotes: list[_Quote], places: list[ClaimedLines]
 ) -> tuple[list[_Quote], list[ClaimedLines]]:
-    """Return the quotations with their places, and the places that belong to none."""
+    """Return the quotations with their places, and the places that belong to none.
+
+    A place belongs to the quotation right before it, else to the one right after it, if that has
+    no place yet.
+    """
     alone: list[ClaimedLines] = []
     made = list(quotes)
     for place in places:

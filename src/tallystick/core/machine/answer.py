@@ -120,7 +120,7 @@ def words_of(reply: Reply, text: str, *, cut: bool) -> str | None:
 
 
 def say_the_same(words: str | None, others: str | None) -> bool:
-    """Return True if two replies in words are equal, apart from case, blanks and a last `.` or `!`.
+    """Return True if two replies in words are equal, apart from case, blanks and final `.` and `!`.
 
     False if one of them is None.
     """
@@ -314,7 +314,8 @@ def reject_answer(
 
     It ends if `cap`, a limit that allows no other turn, is given, or at the third such answer. The
     message for the model is in `observed`, so a run that is resumed shows it too. The answer
-    becomes the partial one: whole at the end, else cut.
+    becomes the partial one, unless it is empty: whole at the end, else cut. In a direct run it
+    joins the prompt too.
     """
     direct = is_direct(state)
     again = _AGAIN_DIRECT if direct else _AGAIN

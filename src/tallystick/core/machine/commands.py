@@ -338,7 +338,11 @@ def dedent_block(source: str) -> str:
 
 
 def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | None:
-    """Read an argument that is one string literal, which may span lines; None when it is not."""
+    """Read an argument that is one string literal, which may span lines.
+
+    None if it is not one, is not closed, or something else follows on its line. An f-string is
+    `Unreadable`.
+    """
     at = _skip_blanks(text, start)
     prefix = _PREFIX.match(text, at)
     if prefix is None:
@@ -364,7 +368,10 @@ def _literal(text: str, start: int, effort: Effort) -> Argument | Unreadable | N
 
 
 def _find_closing_parenthesis(text: str, start: int, effort: Effort) -> int | None:
-    """Return the position of the parenthesis that closes the one before `start`, or None."""
+    """Return the position of the parenthesis that closes the one before `start`.
+
+    None if none does, or no effort is left.
+    """
     depth = 1
     while (found := effort.search(_DELIMITER, start)) is not None:
         start = found.end()

@@ -46,7 +46,8 @@ _REPLY_PART, _DENSEST = 4, 2
 def bound_for(window: int | None, *, reply_tokens: int) -> int:
     """Return the default bound of compaction in tokens: 12,000, or less in a small window.
 
-    That is half of what the window leaves for a prompt, at least 1. None is an unknown window.
+    That is half of what a reply of `reply_tokens` leaves of the window, at least 1. A reply counts
+    as a quarter of the window at most. None is an unknown window.
     """
     if window is None:
         return COMPACT_AT
@@ -125,7 +126,11 @@ def _turns_old(state: RunState) -> int:
 
 
 def _shorten_results(state: RunState, bytes_max: int) -> RunState:
-    """Show the results of old programs by their beginning, the oldest first."""
+    """Show the results of old programs by their beginning, the oldest first.
+
+    It ends once the prompt has `bytes_max` bytes. What is cut is added to `outputs`. A result that
+    would not get shorter stays.
+    """
     messages, outputs = list(state.messages), list(state.outputs)
     results = {each.intent: each for each in state.results}
     size, sent = size_of(messages), state.sent

@@ -348,7 +348,9 @@ def _offer_answer(
 ) -> tuple[RunState, tuple[Intent, ...]]:
     """Take an answer, or ask once about one that looks like a slip, if there is a turn left.
 
-    An answer that does not fit the schema, or that is given again, is not doubted.
+    An answer that does not fit the schema, or that is given again, is not doubted. Each doubt is
+    raised once in a run. `seen` is False if the model wrote the answer before it saw the output,
+    `shown` is that output, and `source` the program that gave the answer.
     """
     fit = fit_of(answer, state.started)
     answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
@@ -450,7 +452,10 @@ def _on_continuation(
 
 
 def _next_turn(state: RunState, *, afresh: bool = False) -> tuple[RunState, tuple[Intent, ...]]:
-    """Put the observations into the prompt and ask again, unless a limit is used up."""
+    """Put the observations into the prompt and ask again, or end if a limit is used up.
+
+    `afresh` takes the last reply out of the prompt (`messages_after_reply`).
+    """
     if (cap := _limit_reached(state)) is not None:
         return _end(state, *cap)
     observed, told = next_notices(state)

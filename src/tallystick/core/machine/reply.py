@@ -131,7 +131,10 @@ class _Reader:
         self.closer_passed = -1
 
     def read(self) -> None:
-        """Read the whole reply, from one opening to the next."""
+        """Read the whole reply, from one opening to the next.
+
+        More than 1,000 openings end it, with a problem and without commands.
+        """
         openings = 0
         while (hint := _HINT_OF_OPENING.search(self.text, self.at)) is not None:
             openings += 1
@@ -411,7 +414,8 @@ _Native = Run | Snapshot | Rollback
 def command_text(command: Command, *, native: bool = False) -> str:
     """Return a command in the form the model is asked to write.
 
-    Of a command that runs of this kind do not have, it is the name alone.
+    Of a command that runs of this kind do not have, it is the name alone. `native` is True for a
+    run whose programs are native.
     """
     if isinstance(command, Code):
         return fenced_block(command.source)

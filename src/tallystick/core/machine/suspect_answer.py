@@ -285,7 +285,8 @@ def question(
 ) -> str:
     """Return the message that asks about an answer that was not taken at once.
 
-    `source` is the program that gave it. An answer is quoted up to 2,000 characters.
+    `source` is the program that gave it. An answer is quoted up to 2,000 characters. Words of the
+    program, and the values `unnamed`, are looked for in `texts`.
     """
     if len(answer) > _QUOTED_CHARS_MAX:
         # An answer may be longer than any prompt.

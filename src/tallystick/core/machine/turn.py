@@ -192,7 +192,8 @@ def plan_request(
     """Return the next model call, and the state that waits for its reply.
 
     The messages are asked as they are, with the notice of a restart if one waits. The first attempt
-    begins a turn. A repeated program raises the temperature to 0.7 at least, if one is set.
+    begins a turn. A repeated program raises the temperature to 0.7 at least, if one is set. The
+    wait before the call is only noted in it.
     """
     state = add_restart_note(state)
     reply_max = tokens_out_max(state.started.limits, state.charge)

@@ -371,7 +371,12 @@ def _outcome_of(turn: Turn) -> tuple[str, str, bool] | None:
 def _compare_prompts(
     one: Outline, other: Outline, a: Turn, b: Turn, *, already: bool
 ) -> tuple[PartDifference, ...]:
-    """Return the parts of two requests that differ, as far as the records show."""
+    """Return the parts of two requests that differ, as far as the records show.
+
+    Empty if a turn has no request. If no new part differs, but an earlier request did (`already`)
+    or the prompts keep different beginnings, the part is `earlier`. Parts whose text is unknown are
+    returned only if none is known to differ.
+    """
     if a.first is None or b.first is None or a.asked is None or b.asked is None:
         return ()
     found = [PartDifference(name="model", how="other")] if a.model != b.model else []

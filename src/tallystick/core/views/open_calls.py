@@ -47,7 +47,10 @@ UNKNOWN = Lookup.UNKNOWN
 
 
 def call_key(run: str, intent: int, *, item: int | None = None, attempt: int = 1) -> str:
-    """Return the name under which a call of a run is known outside. No other call has it."""
+    """Return the name under which a call of a run is known outside. No other call has it.
+
+    `item` is the place in a batch, None outside of one. The first attempt is not numbered.
+    """
     place = f"{run}-{intent}" if item is None else f"{run}-{intent}.{item}"
     return place if attempt == 1 else f"{place}-{attempt}"
 
