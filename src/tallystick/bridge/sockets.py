@@ -126,7 +126,9 @@ def tcp_listener(*, session: str | None, port: int) -> Listener:
 
 
 def _check_private(directory: Path, uid: int | None) -> None:
-    """Make a directory if it is missing; raise `UsageError` if others may use it.
+    """Make a directory if it is missing; raise `UsageError` if it is not private.
+
+    It has to be a directory, of this user or `uid`, with no rights for others.
 
     Raise `OSError` if it cannot be made or looked at.
     """

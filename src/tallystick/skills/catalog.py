@@ -141,7 +141,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reachability_of(card: Card, *, selected: bool) -> Reachability:
-    """Return the way to reach a skill; `selected` is true if the catalog lists it."""
+    """Return the way to reach a skill; `selected` is true if the catalog lists it.
+
+    It is "shown" if listed, or else "search" if models may load it, "user" if only users may, and
+    "none" if nobody may.
+    """
     if selected:
         return "shown"
     if not card.disable_model_invocation:
@@ -212,8 +216,8 @@ def without_marks(text: str) -> str:
 def short_text(text: str) -> str:
     """Return a line of at most 120 characters.
 
-    A longer one is cut after its first sentence that has at least 20 characters, or else after a
-    word, with an ellipsis. One word that is longer is cut inside.
+    A longer one is cut after the first full stop with at least 20 characters before it and a space
+    behind it, or else after a word, with an ellipsis. One word that is longer is cut inside.
     """
     if len(text) <= _SHORT_CHARS_MAX:
         return text
@@ -381,7 +385,7 @@ def _in_order(
 ) -> list[_Entry]:
     """Return the entries that a model may load, the most wanted first.
 
-    The first of them that are pinned or matched are marked as preferred.
+    Those among the first three that are pinned or matched are marked as preferred.
     """
     latest = {id: place for place, id in reversed(list(enumerate(recent)))}
     never = len(recent)

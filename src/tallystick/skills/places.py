@@ -112,7 +112,8 @@ def user_skills_directory(environ: Mapping[str, str] = os.environ) -> Path:
 def project_root(cwd: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the root of the checkout that holds the working directory.
 
-    Without a checkout, return the working directory. Raise `UsageError` if that is gone.
+    Without a checkout below the home, or below `/` outside of it, return the working directory.
+    Raise `UsageError` if that is gone.
     """
     here = _working_directory(cwd)
     if here is None:
@@ -161,7 +162,10 @@ def _user_directories(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _directory_of(text: str, home: Path, here: Path | None) -> Path | None:
-    """Return a directory as a person wrote it, whether it exists or not; None for an empty text."""
+    """Return a directory as a person wrote it, whether it exists or not; None for an empty text.
+
+    `~` is the home. A relative path is from `here`, or from `/` if that is None.
+    """
     if not text:
         return None
     if text == "~" or text.startswith("~/"):
@@ -204,6 +208,7 @@ def package_layers(
 ) -> tuple[Layer, ...]:
     """Return the layers of installed packages, in the order of their names. Import none of them.
 
+    `directories` are those that distributions are installed into; by default, this interpreter's.
     A sentence for each package that is left out is added to `notes`, if that is given.
     """
     said = [] if notes is None else notes

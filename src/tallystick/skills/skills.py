@@ -58,7 +58,11 @@ _DIGITS_MAX = 9
 
 
 def substitute(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
-    """Put arguments and variables into a text, in time linear in its length."""
+    """Return a text with arguments and variables put in, in time linear in its length.
+
+    Placeholders are `$ARGUMENTS`, `$1`, `${NAME}` and `$$`; one without a value stays as it is.
+    What is put in is not read again.
+    """
     pieces: list[str] = []
     copied = 0
     at = body.find("$")

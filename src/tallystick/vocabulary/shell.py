@@ -125,7 +125,8 @@ class WordReader:
     """Reads words at the cursor.
 
     Commands inside of a word are passed on: `commands` reads them at the cursor up to a `)`, and
-    `script` takes those that have to be unquoted first.
+    `script` takes those that have to be unquoted first. A method raises `Unreadable` if what it
+    reads does not end, or is nested too deep.
     """
 
     def __init__(
@@ -337,7 +338,8 @@ def plain_name(word: Word) -> str:
 def script_of(name: str, words: Sequence[Word]) -> Word | None:
     """Return the word that a command runs as a script; None if it runs none.
 
-    That of `eval` is all its words joined. Its literal is None if only a shell can know it.
+    It is the word after `-c` for a shell, the first of several for `trap`, and all of them joined
+    for `eval`. Its literal is None if only a shell can know it.
     """
     if name in _SHELLS:
         for place, word in enumerate(words):
@@ -447,7 +449,11 @@ class _Commands:
 
 
 class _Reader:
-    """Reads one text from its beginning. A script in quotes is read by another."""
+    """Reads one text from its beginning. A script in quotes is read by another.
+
+    A method raises `Unreadable` if what it reads does not end, is nested too deep, or has scripts
+    in it of too many characters.
+    """
 
     def __init__(self, text: str, found: _Commands, *, depth: int) -> None:
         self._found = found

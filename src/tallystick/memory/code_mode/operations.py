@@ -508,7 +508,7 @@ class _Gathered:
     def hold(self, *texts: str, pages: int) -> None:
         """Count the bytes of texts.
 
-        Raise `SandboxViolation` if they do not fit into `pages` pages.
+        Raise `SandboxViolation`, and count none, if they do not fit into `pages` pages.
         """
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         if self.bytes_held + size > pages * PAGE_BYTES:
@@ -539,7 +539,8 @@ class _CallThread:
         """Return the result of `work`, or raise its error.
 
         Raise `TimeoutError` if it is not there after `seconds` and `over` says that it is too late.
-        The thread must not be asked again then.
+        `over` is called then, and every 5 ms after that. The call goes on, and the thread must not
+        be asked again.
         """
         if not self._begun:
             self._begun = True
