@@ -130,7 +130,8 @@ class Log:
     def close(self) -> None:
         """End the open completion: it has no more iterations. Without one, do nothing.
 
-        Raise `TransferRefused` if its figures add up to more than a record can hold.
+        Raise `TransferRefused` if its figures add up to more than a record can hold, or if its end
+        is one entry too many or too long.
         """
         if self.open is not None:
             self.open.close(None)
@@ -192,7 +193,8 @@ class _Run:
 
         The iteration itself is not added. `time_ms` is the time in the run's id, by default its
         start. Without `goal` it is the question in the prompt, or a text that says that it is
-        unknown. Raise `TransferRefused` if the timestamp is not a time, or more than a day ahead.
+        unknown. Raise `TransferRefused` if the timestamp is not a time, or more than a day ahead,
+        or if the start breaks a limit.
         """
         ended_at = moment_of(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
@@ -269,7 +271,7 @@ class _Run:
 
         `used` is what the log says that all of it used; it replaces the sums of the turns. The end
         is None without a final answer: the chain is then made without one. Raise `TransferRefused`
-        if figures add up to more than a record can hold.
+        if figures add up to more than a record can hold, or if the end breaks a limit.
         """
         assert self.last is not None
         ended = None

@@ -427,9 +427,9 @@ class Memory:
         hits have at most `tokens_max` tokens together. At the head, new notes are embedded first,
         unless more than 200 are waiting. The recall and its receipt are recorded in the log.
 
-        Raise `UsageError` or `NoteInvalid` for an argument out of range. Raise
-        `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not there;
-        `auto` then goes by words alone, and says so in `remarks`.
+        Raise `UsageError` or `NoteInvalid` for an argument out of range; `k` is from 0 to 100.
+        Raise `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not
+        there; `auto` then goes by words alone, and says so in `remarks`.
         """
         _check_text("the query", query)
         for what in ("org_id", "thread_id", "author", "key"):
@@ -473,7 +473,7 @@ class Memory:
 
         The time of `budget` counts the program and its calls, and not what is made ready for it.
         Raise a `CodeModeError`, which has what was gathered, if the program ends early, and
-        `InvalidProgram` if it is none.
+        `InvalidProgram` if it is none. Raise `SandboxError` if no sandbox could start it.
         """
         # Most who open a memory run no programs.
         from tallystick.memory.code_mode.running import MemoryHost, run_recall_program

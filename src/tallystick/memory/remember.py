@@ -101,7 +101,10 @@ def relate(
 
 
 def check_relation(relation: str, weight: float) -> None:
-    """Raise `NoteInvalid` if `relation` is not one word, or if `weight` is not from 0 to 1."""
+    """Raise `NoteInvalid` if a relation cannot be recorded.
+
+    `relation` is an identifier of at most 64 characters, `weight` from 0 to 1.
+    """
     if not relation.isidentifier() or len(relation) > _RELATION_CHARS_MAX:
         raise NoteInvalid(field="relation", why="one word", given=relation)
     if not 0.0 <= weight <= 1.0:
@@ -213,8 +216,8 @@ def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
     """Record that notes were read, which counts as an access to each. Return the position.
 
     The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
-    receipt names must not become another one after a power cut. Raise `NoteInvalid` for what is no
-    id.
+    receipt names must not become another one after a power cut. An id
+    of no note here is recorded too, and counts for nothing. Raise `NoteInvalid` for what is no id.
     """
     for id in ids:
         if not is_note_id(id):

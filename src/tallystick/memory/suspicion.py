@@ -93,7 +93,7 @@ class TextScreen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        """Return the signs of the text and their sum, or no signs and 0 if that is below 0.5.
+        """Return the signs of the text and their sum; no signs, but the sum, if that is below 0.5.
 
         Only the first 100,000 characters are read.
         """
@@ -122,7 +122,7 @@ class Screen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        """Return the signs of text and habits and their sum, or no signs and 0 if it is below 0.5.
+        """Return the signs of text and habits and their sum; no signs, but the sum, if below 0.5.
 
         Only the first 100,000 characters are read. Habits are those of the agent's last 200 notes,
         read at its first note; with fewer than 20 there are none.

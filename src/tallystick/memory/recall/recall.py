@@ -220,7 +220,10 @@ class OpenScope:
         return self._standing is not None
 
     def count_all(self, count: Count, *, tokenizer: str) -> None:
-        """Count the tokens of all notes now, so that a recall need not."""
+        """Count the tokens of all notes now, so that a recall need not.
+
+        Without a standing index, nothing is done: there is no place to keep the counts.
+        """
         if self._standing is not None:
             self._standing.tokens(self._db, count, tokenizer=tokenizer)
 
@@ -684,7 +687,7 @@ def _few(receipt: RecallReceipt) -> str:
 def _filters(said: object) -> Filters:
     """Return the filters that a receipt describes.
 
-    Raise `UsageError` for one that is unknown here.
+    Raise `UsageError` for one that is unknown here, `msgspec.ValidationError` for a wrong value.
     """
     words = msgspec.convert(said, type=dict[str, object])
     unknown = sorted(words.keys() - Filters.__dataclass_fields__.keys())

@@ -122,6 +122,7 @@ def shortlist(
 ) -> Shortlist:
     """Return the candidates for a query: at most 300 by words, or 150 by words and 300 by vectors.
 
+    There are none by words if the profile gives those no weight.
     `embedder` is called at most once. It is None if there are no vectors to compare. Raise
     `UsageError` if its vectors have another length than those of the store.
     """
@@ -483,7 +484,10 @@ def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int)
 def content_tokens(
     db: sqlite3.Connection, numbers: Collection[int], count: Count
 ) -> Iterator[tuple[int, int]]:
-    """Yield the number of each of some notes, and how many tokens its content has."""
+    """Yield the number of each of some notes, and how many tokens its present content has.
+
+    Erased notes are left out. `count` is called once for each note.
+    """
     select = (
         "SELECT number, body FROM state JOIN log ON log.seq = body_seq "
         f"WHERE seq_to = {OPEN} AND number"

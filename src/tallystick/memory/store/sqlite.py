@@ -488,7 +488,8 @@ def fold_all(
 ) -> int:
     """Fold the log of one database into the empty projections of another, and check every entry.
 
-    Return how many there are. Raise `MemoryCorrupt` at the first entry that does not hold.
+    Return how many there are. Raise `MemoryCorrupt` at the first entry that does not hold, and
+    `sqlite3.Error` at one that cannot follow those before it.
     """
     previous, at = empty_head().hash, 0
     rows = source.execute("SELECT seq, header, hash, salt, body FROM log ORDER BY seq")
