@@ -112,7 +112,8 @@ def user_skills_directory(environ: Mapping[str, str] = os.environ) -> Path:
 def project_root(cwd: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the root of the checkout that holds the working directory.
 
-    Without a checkout below the home, or below `/` outside of it, return the working directory.
+    The home and what is above it are not looked at from below. Without a checkout, return the
+    working directory.
     Raise `UsageError` if that is gone.
     """
     here = _working_directory(cwd)

@@ -370,7 +370,9 @@ class SqliteMemory:
     ) -> contextlib.AbstractContextManager[None]:
         """End the work of this thread soon after `unwanted` returns True, with `TimeoutError`.
 
-        A statement that is interrupted raises `StorageFailed`. What is being written is written.
+        `unwanted` is called often: before each `reading` and `writing`, and while a statement
+        reads. What is being written is written, and a scrub under way goes on. Inside another one
+        of these, only the inner one counts.
         """
         return self._file.interruptible(unwanted)
 
