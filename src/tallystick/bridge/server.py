@@ -267,7 +267,8 @@ class _Exchange:
 class Bridge:
     """Serves model queries of programs over sockets. Use it as an async context manager.
 
-    All its methods are called on the event loop that it serves on.
+    All its methods are called on the event loop that it serves on. Where it serves with a
+    `session`, only tokens of that one are accepted.
     """
 
     def __init__(

@@ -154,7 +154,10 @@ class Log:
         return head
 
     def id_at(self, place: str, *, depth: int, time_ms: int) -> str:
-        """Return the id of a run of this log. Child runs sort before their parent."""
+        """Return the id of a run of this log: the same for the same bytes, place, depth and time.
+
+        Of one time, child runs sort before their parent.
+        """
         made = hashlib.sha256(f"{self.source.sha256} {place}".encode()).digest()
         # All runs of a completion have one time. The deeper a run, the smaller this first byte.
         entropy = bytes([0xFF - depth]) + made[: ENTROPY_BYTES - 1]
@@ -191,8 +194,9 @@ class _Run:
     ) -> _Run:
         """Begin a run with the facts of its first iteration, whose timestamp is when that ended.
 
-        The iteration itself is not added. `time_ms` is the time in the run's id, by default its
-        start. Without `goal` it is the question in the prompt, or a text that says that it is
+        The iteration itself is not added. `place` is where the run is in the log, and `caller` the
+        call that began it, None for a completion. `time_ms` is the time in the run's id, by default
+        its start. Without `goal` it is the question in the prompt, or a text that says that it is
         unknown. Raise `TransferRefused` if the timestamp is not a time, or more than a day ahead,
         or if the start breaks a limit.
         """

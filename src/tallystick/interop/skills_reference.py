@@ -74,7 +74,7 @@ def reference_catalog(
     `catalog` are the ids that take part; without it, all that are not disabled do. Of those that
     have a name, in the order of their ids, the first `limit` are fitted. A budget too small for the
     header and the line about one omitted card counts as room for both. If no card takes part, the
-    text says `(none)`.
+    text says `(none)`. `loaded`, `used` and `matched` are for the evidence alone.
     """
     budget = max(budget, 0)
     asked = None if catalog is None else frozenset(catalog)

@@ -329,7 +329,10 @@ class _ChainEvents:
     def chain(
         self, entries: Iterable[ChainEntry], *, parent: str | None, depth: int
     ) -> Iterator[TrajectoryEvent]:
-        """Yield the events of a chain; last, if the outermost one ended, the end of the session."""
+        """Yield the events of a chain; last, if the outermost one ended, the end of the session.
+
+        `parent` is the run that began it, None for the outermost one.
+        """
         run = _Run(parent, depth, outermost=parent is None)
         for entry in entries:
             self._seen.add(entry.run)

@@ -675,7 +675,10 @@ def _erased_note(writer: LogWriter, error: NoteErased) -> ForgottenNote:
 
 
 def _first_answer(memory: SqliteMemory, before: EarlierAct) -> Forgotten:
-    """Return the first answer to a repeated request, as far as the log has it."""
+    """Return the first answer to a repeated request, as far as the log has it.
+
+    Its errors are not there. Raise `ReceiptUnreadable` if its receipt cannot be read.
+    """
     receipt = None if before.receipt is None else read_receipt(before.receipt.encode())
     return Forgotten(
         forgotten=before.ids,

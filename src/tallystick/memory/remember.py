@@ -192,8 +192,8 @@ def remember_all(
 ) -> list[Remembered]:
     """Remember notes, in order and in one transaction: all of them, or with an error none.
 
-    `origins` has a name or None for each. Raise `NoteInvalid` as `remember` does, for more than
-    10,000 notes, and for another number of origins than of notes.
+    `origins` has a name or None for each; `screening` is as in `remember`. Raise `NoteInvalid` as
+    `remember` does, for more than 10,000 notes, and for another number of origins than of notes.
     """
     if len(news) > BATCH_MAX:
         raise NoteInvalid(field="notes", why=f"at most {BATCH_MAX:,} at a time", given=len(news))

@@ -110,7 +110,8 @@ class Checked:
 def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int = 50) -> Page:
     """Return a page of the notes that the memory's reader sees, the newest first.
 
-    `total` counts all that pass the filters. Raise `NoteInvalid` for a filter out of range.
+    The first `offset` notes are passed over, and at most `limit` are returned. `total` counts all
+    that pass the filters. Raise `NoteInvalid` for a filter out of range.
     """
     seen = view(memory.store, reader=memory.reader, filters=filters)
     ids = seen.ids[::-1]

@@ -79,7 +79,8 @@ class Screening(Protocol):
     """A check of notes before they are written.
 
     `look` is called once for each new note, inside the transaction, and not for one that is only
-    sighted. It returns signs and their sum. With any sign the note is held back.
+    sighted; `now` is the time of that. It returns signs and their sum. With any sign the note is
+    held back.
     """
 
     def look(

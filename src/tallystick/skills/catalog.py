@@ -329,7 +329,8 @@ def fit_catalog(
 
     At most `catalog_limit` cards are listed, the most wanted; the text is "" if models may load
     none. A budget too small for the header and the line about the others counts as room for both.
-    `recent` are ids, the latest first; `used` names, for an id, what was opened, run or called. The
+    `pinned`, `recent` and `loaded` are ids, the latest first in `recent`; `used` names, for an id,
+    what was opened, run or called. `loaded` and `used` are for the evidence alone. The
     result depends on the arguments alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)

@@ -286,9 +286,10 @@ def match_skills(
 ) -> Matching:
     """Compare a task with the skills that a model may load; the first `top_n` are matched.
 
-    An unknown strategy counts as `metadata`. With `host` or `embedding`, `host` is called once.
-    Equal scores are in the order of their ids. Any `Exception` of a host is caught: the result has
-    the first 200 characters of it as `problem`, and the words decide.
+    `paths` are compared with the globs of the skills. An unknown strategy counts as `metadata`.
+    With `host` or `embedding`, `host` is called once. Equal scores are in the order of their ids.
+    Any `Exception` of a host is caught: the result has the first 200 characters of it as `problem`,
+    and the words decide.
     """
     invocable = tuple(card for card in cards if not card.disable_model_invocation)
     problem = ""

@@ -70,8 +70,8 @@ def find_layers(
 ) -> FoundLayers:
     """Return the layers, and what was left out.
 
-    Raise `UsageError` if a directory of `flags` does not exist. Those of the environment and of the
-    settings need not exist.
+    `cwd` is the working directory of the process by default. Raise `UsageError` if a directory of
+    `flags` does not exist. Those of the environment and of the settings need not exist.
     """
     notes: list[str] = []
     here = _working_directory(cwd)

@@ -222,10 +222,10 @@ def make_skills_given(
 ) -> SkillsGiven:
     """Return what a new run records of its skills.
 
-    Match the skills with the goal, fit the catalog, and load the skills in `put`. The cards are
-    kept and committed with the run's first records. Raise `SkillNotFound`, `SkillAmbiguous`,
-    `SkillArguments`, or another error of `Skills.read`, if a skill in `put` cannot be loaded. What
-    the host of `skills` raises is not.
+    Match the skills with the goal and with `files`, the names of its inputs; fit the catalog, and
+    load the skills in `put`. The cards are kept and committed with the run's first records. Raise
+    `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error of `Skills.read`, if a
+    skill in `put` cannot be loaded. What the host of `skills` raises is not.
     """
     cards = skills.registry.cards()
     matching = match_skills(

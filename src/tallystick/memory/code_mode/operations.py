@@ -91,7 +91,8 @@ def bundle_of(
 ) -> Bundle:
     """Make the bundle of a program that ran `operations` host calls.
 
-    A program that gave no answer gets the assembled one.
+    A program that gave no answer gets the assembled one. Without a tokenizer, the tokens of the
+    answer are not counted.
     """
     final = assembled_answer(recalled) if answer is None else answer
     counted = None
@@ -584,9 +585,10 @@ def run(
     Raise a `CodeModeError` if it ends early: `Halted`, `WallTimeExceeded`, `SandboxViolation` if
     there is no room for what it gathers, or `OperationFailed`.
 
-    `clock` gives milliseconds that only grow; it is called at the start, before each operation, at
-    the end, and when a call seems to have exceeded the time. `host` is called in another thread,
-    one call at a time. A call that exceeded the time may still be running there afterwards.
+    `tokenizer` counts the answer, if it is given. `clock` gives milliseconds that only grow; it is
+    called at the start, before each operation, at the end, and when a call seems to have exceeded
+    the time. `host` is called in another thread, one call at a time. A call that exceeded the time
+    may still be running there afterwards.
 
     An empty program (`EmptyProgram`) and one with an operation that is not allowed
     (`InvalidProgram`) are refused before anything is charged or asked. `OperationFailed` has an

@@ -165,7 +165,10 @@ def _run_python(
 
 
 def open_sandbox() -> WasmSandbox:
-    """Load the sandbox in which a program runs unless the caller opens another."""
+    """Load the sandbox in which a program runs unless the caller opens another.
+
+    Raise `GuestMissing` if the guest image cannot be used.
+    """
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
     return WasmSandbox.load(cache=cache_directory(), output_directory=data_directory() / "output")

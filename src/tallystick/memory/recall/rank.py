@@ -345,7 +345,9 @@ class _Ranking:
     def add_dense(self, embedder: Embedder | None) -> None:
         """Add the cosine of query and note. A long note counts by its nearest window.
 
-        `embedder` is called once, or not at all if the lane is left out; then a remark says why.
+        `embedder` is called once, or not at all if the lane is left out; then a remark says why,
+        unless the lane has no weight. Raise `UsageError` for vectors of another length than its
+        own.
         """
         if not self._profile.dense:
             return

@@ -182,7 +182,8 @@ def term_scores(
 ) -> Number:
     """Return what a term adds to the score of a note that has it `often` among `length` terms.
 
-    Numbers and arrays go through the same operations in the same order, so the bits are the same.
+    `usual` is the mean length of a note, `rarity` the weight of the term. Numbers and arrays go
+    through the same operations in the same order, so the bits are the same.
     """
     longer = length / usual  # type: ignore[operator]
     held = bm25.saturation * (1 - bm25.length + bm25.length * longer)

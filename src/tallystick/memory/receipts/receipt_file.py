@@ -222,7 +222,7 @@ def read_receipt_file(data: bytes) -> ReceiptFile | Receipt:
 
 
 def _other_version(data: bytes) -> str | None:
-    """Return that the file is of another version, if that is all that can be read of it."""
+    """Return that the file is of another version, if its format says so; otherwise None."""
     try:
         format = msgspec.json.decode(data, type=_Kind).format
     except UNREADABLE:
@@ -289,10 +289,11 @@ def verify_receipt_file(
     """Check somebody else's receipt against a copy of the memory, or against an export of it.
 
     `key` is the public key of the receipt's maker, or the PEM file with it. `head` is a head of the
-    memory that its owner gave. An export needs the key. Raise a `ReceiptError` if something does
-    not hold, and `UsageError` if `against` is neither a memory nor an export, if it or the key
-    cannot be read, or if an export comes without a key or with a head. Raise it too for a query of
-    a forgetting. Raise a `StorageFailed` if the memory cannot be opened.
+    memory that its owner gave. `profile` has to be the one that ranked. An export needs the key.
+    Raise a `ReceiptError` if something does not hold, and `UsageError` if `against` is neither a
+    memory nor an export, if it or the key cannot be read, or if an export comes without a key or
+    with a head. Raise it too for a query of a forgetting. Raise a `StorageFailed` if the memory
+    cannot be opened.
     """
     file = read_receipt_file(data)
     if isinstance(key, Path):

@@ -223,7 +223,9 @@ class LogWriter:
     ) -> tuple[int, str]:
         """Append a record to the log and apply it to the projections.
 
-        Return its position and the salted digest of its body. `same` is as in `fold`.
+        Return its position and the salted digest of its body. `note` is the id that it is about.
+        `origin` names the request, stays after an erasure, and is not checked here. `same` is as in
+        `fold`.
         """
         entry, header = seal_entry(
             head=self.head,

@@ -121,7 +121,8 @@ class Folder:
     ) -> None:
         """Add the entries of an open directory, and of those below it, under `prefix`.
 
-        Raise `SkillUnreadable` if they are too many or too deep.
+        Raise `SkillUnreadable` if they are too many or too deep, `NotInside` or `OSError` if one
+        cannot be opened.
         """
         if prefix.count("/") > _SKILL_DEPTH_MAX:
             raise SkillUnreadable(

@@ -239,7 +239,10 @@ class Fields:
         )
 
     def _names(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
-        """Return at most 256 names of a list, each once; add a problem for each that is not one."""
+        """Return at most 256 names of a list, each once; add a problem for each that is not one.
+
+        With `closed`, a problem is an error, otherwise a warning. More names are a problem too.
+        """
         tell = self.fail if closed else self.warn
         if not isinstance(value, list):
             tell(f"{_key_name(key)}.type", f"{_key_name(key)} is no list of names")
