@@ -131,7 +131,7 @@ class Log:
         """End the open completion: it has no more iterations. Without one, do nothing.
 
         Raise `TransferRefused` if its figures add up to more than a record can hold, or if its end
-        is one entry too many or too long.
+        breaks a limit.
         """
         if self.open is not None:
             self.open.close(None)

@@ -216,8 +216,8 @@ def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
     """Record that notes were read, which counts as an access to each. Return the position.
 
     The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
-    receipt names must not become another one after a power cut. An id
-    of no note here is recorded too, and counts for nothing. Raise `NoteInvalid` for what is no id.
+    receipt names must not become another one after a power cut. An id of no note here is recorded
+    too, and counts for nothing. Raise `NoteInvalid` for what is no id.
     """
     for id in ids:
         if not is_note_id(id):

@@ -216,8 +216,9 @@ def without_marks(text: str) -> str:
 def short_text(text: str) -> str:
     """Return a line of at most 120 characters.
 
-    A longer one is cut after the first full stop with at least 20 characters before it and a space
-    behind it, or else after a word, with an ellipsis. One word that is longer is cut inside.
+    A longer one is cut after a sentence: at the first full stop before a space that has at least 20
+    characters before it. Without one, it is cut after a word, with an ellipsis. One word that is
+    longer is cut inside.
     """
     if len(text) <= _SHORT_CHARS_MAX:
         return text
@@ -330,8 +331,8 @@ def fit_catalog(
     At most `catalog_limit` cards are listed, the most wanted; the text is "" if models may load
     none. A budget too small for the header and the line about the others counts as room for both.
     `pinned`, `recent` and `loaded` are ids, the latest first in `recent`; `used` names, for an id,
-    what was opened, run or called. `loaded` and `used` are for the evidence alone. The
-    result depends on the arguments alone. Raise `InvalidName` if an id is empty or not unique.
+    what was opened, run or called. `loaded` and `used` are for the evidence alone. The result
+    depends on the arguments alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)
     wanted = _in_order(entries, pinned=frozenset(pinned), matched=matched, recent=recent)

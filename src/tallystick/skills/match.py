@@ -446,8 +446,8 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
 def _word_scores(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float]]:
     """Return, for each word of a query, the cards that have it or a similar one, with their scores.
 
-    The keys are the indexes of the cards.
-    Only words similar to those of the query are counted: most words of a thousand cards are not.
+    The keys are the indexes of the cards. Only words similar to those of the query are counted:
+    most words of a thousand cards are not.
     """
     fields = [_fields(card) for card in cards]
     vocabulary = frozenset().union(*(words for card in fields for _, words in card))

@@ -113,8 +113,7 @@ def project_root(cwd: Path | None = None, environ: Mapping[str, str] = os.enviro
     """Return the root of the checkout that holds the working directory.
 
     The home and what is above it are not looked at from below. Without a checkout, return the
-    working directory.
-    Raise `UsageError` if that is gone.
+    working directory. Raise `UsageError` if that is gone.
     """
     here = _working_directory(cwd)
     if here is None:
@@ -209,8 +208,8 @@ def package_layers(
 ) -> tuple[Layer, ...]:
     """Return the layers of installed packages, in the order of their names. Import none of them.
 
-    `directories` are those that distributions are installed into; by default, this interpreter's.
-    A sentence for each package that is left out is added to `notes`, if that is given.
+    `directories` are those that distributions are installed into; by default, this interpreter's. A
+    sentence for each package that is left out is added to `notes`, if that is given.
     """
     said = [] if notes is None else notes
     found: dict[str, Path] = {}

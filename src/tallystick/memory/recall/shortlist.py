@@ -122,9 +122,9 @@ def shortlist(
 ) -> Shortlist:
     """Return the candidates for a query: at most 300 by words, or 150 by words and 300 by vectors.
 
-    There are none by words if the profile gives those no weight.
-    `embedder` is called at most once. It is None if there are no vectors to compare. Raise
-    `UsageError` if its vectors have another length than those of the store.
+    There are none by words if the profile gives those no weight. `embedder` is called at most once.
+    It is None if there are no vectors to compare. Raise `UsageError` if its vectors have another
+    length than those of the store.
     """
     asked = _parse_query(query, whole)
     by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
