@@ -117,7 +117,11 @@ def _takes_part(card: Card, catalog: frozenset[str] | None) -> bool:
 
 
 def _fit(blocks: Sequence[str], budget: int) -> tuple[str, int]:
-    """Return the text, and how many of the first blocks are in it."""
+    """Return the text, and how many of the first blocks are in it.
+
+    Blocks are dropped from the end until the line about the omitted ones fits too. If it does not
+    fit without any block, it is left out.
+    """
     budget = max(budget, size_bytes(REFERENCE_HEADER) + size_bytes(reference_suffix(1)))
     # The length of the text after each block: the first follows the header, others a newline.
     ends = [size_bytes(REFERENCE_HEADER)]

@@ -125,7 +125,11 @@ def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Perm
 
 
 def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permission | None:
-    """Return an actor's permission on a note now, or None if the actor may not even see it."""
+    """Return an actor's permission on a note now.
+
+    Return None if the actor may not even see it, or if there is no such note. The owner of the file
+    (None) and that of the note have `admin`.
+    """
     row = db.execute("SELECT number, agent_id, scope FROM note WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None

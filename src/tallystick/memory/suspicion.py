@@ -194,7 +194,10 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
 
 
 def _apply_supersession(writer: LogWriter, id: str) -> None:
-    """End earlier notes with the key of a released note, and itself where a later one begins."""
+    """End earlier notes with the key of a released note, and itself where a later one begins.
+
+    Nothing is done for a deleted note, or one without a key.
+    """
     from tallystick.memory.remember import supersession  # It imports this module.
 
     body_seq, valid_to, deleted_at = writer.db.execute(

@@ -445,7 +445,11 @@ def _room_for_words(order: Sequence[_Entry], room: int) -> int:
 
 
 def _grow(listed: Sequence[_Entry], *, left: int) -> None:
-    """Make cards longer with `left`, the room that their names leave."""
+    """Make cards longer with `left`, the room that their names leave.
+
+    First the preferred ones are made full, or else short; then all are made short. Only if none is
+    left by name, the others are made full.
+    """
     for entry in listed:
         if entry.preferred:
             left = entry.grow(2, left)

@@ -154,7 +154,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return the texts that `{a,b}` stands for; more than 16 leave the braces as they are."""
+    """Return the texts that `{a,b}` stands for; for more than 16, the pattern alone as it is."""
     done: list[str] = []
     todo = [pattern]
     while todo:

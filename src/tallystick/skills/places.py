@@ -234,7 +234,10 @@ def _site_directories() -> list[str]:
 
 
 def _declared_packages(directory: str) -> Iterator[str]:
-    """Yield the packages that the distributions in a directory declare in the entry point group."""
+    """Yield the packages that the distributions in a directory declare in the entry point group.
+
+    What cannot be read is passed over. Of a file, the first 1 MiB is read.
+    """
     try:
         names = sorted(each for each in os.listdir(directory) if each.endswith(".dist-info"))
     except OSError:

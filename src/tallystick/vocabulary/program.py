@@ -463,7 +463,11 @@ class _WholeReader(_Reader):
             self._visit_next((node.func, *given), inside)
 
     def _reads(self, path: str, node: ast.Call, inside: bool) -> bool:
-        """Return True if a call of a builtin with a literal text was read in full."""
+        """Return True if a call of a builtin with a literal text was read in full.
+
+        The builtins are `getattr`, `__import__`, `exec`, `eval` and `compile`. What the text names
+        is noted, and the tree of a text that runs is visited next.
+        """
         text = _text_of(node, 1 if path == "getattr" else 0)
         if text is None or any(isinstance(each, ast.Starred) for each in node.args):
             return False
@@ -642,7 +646,10 @@ def _folded(node: ast.AST) -> str | None:
 
 
 def _texts_in(given: Iterable[ast.expr]) -> tuple[list[str], bool]:
-    """Return the literal texts in arguments, and whether nothing in them is computed."""
+    """Return the literal texts in arguments, and whether nothing in them is computed.
+
+    Lists, tuples, sets and dicts are looked into, however deep.
+    """
     texts: list[str] = []
     is_literal = True
     waiting: list[ast.AST] = list(reversed([*given]))

@@ -137,7 +137,11 @@ class WordReader:
         self._script = script
 
     def read_word(self) -> Word:
-        """Read a word, up to a blank or an operator. There is one if `Cursor.at_word`."""
+        """Read a word, up to a blank or an operator. There is one if `Cursor.at_word`.
+
+        Commands inside of it are read too. Its literal is None if a part can only be known by a
+        shell.
+        """
         cursor = self._cursor
         start = cursor.at
         parts: list[str | None] = []
@@ -264,7 +268,10 @@ class WordReader:
         cursor.depth -= 1
 
     def _skip_until(self, end: str, *, quoted: bool = False) -> None:
-        """Pass over a value (`}`) or an arithmetic expression (`))`)."""
+        """Pass over a value (`}`) or an arithmetic expression (`))`).
+
+        The cursor is after its beginning, and ends after `end`. Commands in it are read.
+        """
         cursor = self._cursor
         cursor.enter()
         opening, closing = ("", "}") if end == "}" else ("(", ")")
@@ -521,7 +528,11 @@ class _Reader:
             self._read_documents()
 
     def _read_word(self, words: list[Word]) -> None:
-        """Read a word of a command, or one that leads to or ends commands."""
+        """Read a word of a command, or one that leads to or ends commands.
+
+        Add it to `words`, unless it is a keyword or the number of a redirected stream. After
+        `case`, `[[` and `function`, read on to the end of what they begin, or over the name.
+        """
         cursor = self._cursor
         word = self._words.read_word()
         keyword = "" if words or word.quoted else word.raw
@@ -539,7 +550,11 @@ class _Reader:
             words.append(word)
 
     def _note_command(self, words: list[Word]) -> None:
-        """End a simple command: note it, and what it starts."""
+        """End a simple command: note it, and what it starts.
+
+        `words` are emptied. Scripts in it are read; one that only a shell can know is noted as a
+        command. Assignments alone are none.
+        """
         if not words:
             return
         waiting = [(tuple(words), 0)]
@@ -626,7 +641,10 @@ class _Reader:
             self._documents.append((end, target.quoted, sign[0] == "<<-"))
 
     def _read_documents(self) -> None:
-        """Read the here-documents that were announced on the line before."""
+        """Read the here-documents that were announced on the line before.
+
+        The cursor ends after the last of them. In one whose end was not quoted, commands are read.
+        """
         cursor = self._cursor
         waiting, self._documents = self._documents, []
         for end, quoted, indented in waiting:

@@ -250,8 +250,8 @@ class Closeness:
         """Return at most `count` terms that look like this one, the closest first, or none.
 
         Case does not count, and only the first 64 characters are compared. A term looks alike if
-        this is its last part, if it is one to three slips away, or if they share half of their
-        pairs of letters.
+        this is its last part, or it is one to three slips away. So does one that shares at least
+        half of its pairs of letters.
         """
         text = fold(term[:_CHARS_MAX])[:_CHARS_MAX]
         ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]

@@ -533,7 +533,10 @@ def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
 
 
 def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError:
-    """Return the error for a program's own failure: the host's refusal, if it let one through."""
+    """Return the error for a program's own failure: the host's refusal, if it let one through.
+
+    That is `OperationFailed`, with the refusal as its cause; any other failure is `ProgramFailed`.
+    """
     failed = calls.failed
     if failed is not None and error.kind == "HostError" and error.message == failed.why:
         refused = OperationFailed(

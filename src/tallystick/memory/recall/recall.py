@@ -256,7 +256,10 @@ class OpenScope:
         profile: Profile,
         embedder: Embedder | None,
     ) -> RankedView:
-        """Rank a list, and make a view of the hits."""
+        """Rank a list, and make a view of the hits.
+
+        The view has the hits alone. Raise the errors of `rank`.
+        """
         scope = self._candidates(listed, whole, profile, embedder)
         ranked = rank(
             query,

@@ -291,9 +291,9 @@ def verify_receipt_file(
     `key` is the public key of the receipt's maker, or the PEM file with it. `head` is a head of the
     memory that its owner gave. `profile` has to be the one that ranked. An export needs the key.
     Raise a `ReceiptError` if something does not hold, and `UsageError` if `against` is neither a
-    memory nor an export. Raise `UsageError` too if it or the key cannot be read, if an export comes
-    without a key or with a head, or for the query of a forgetting. Raise a `StorageFailed` if the
-    memory cannot be opened.
+    memory nor an export. Raise `UsageError` too if it or the key cannot be read, or if an export
+    comes without a key or with a head. A forgetting has no query: raise `UsageError` for one. Raise
+    a `StorageFailed` if the memory cannot be opened.
     """
     file = read_receipt_file(data)
     if isinstance(key, Path):

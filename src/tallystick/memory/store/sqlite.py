@@ -457,7 +457,11 @@ class SqliteMemory:
         )
 
     def _prepare(self) -> None:
-        """Rebuild the projections if they do not fit the log, and scrub if due. Check only once."""
+        """Rebuild the projections if they do not fit the log, and scrub if due. Check only once.
+
+        A scrub that finds the file locked is left to a later opening. Raise `MemoryCorrupt` if an
+        entry does not hold.
+        """
         if self._ready:
             return
         with self._file.reading() as db:

@@ -146,7 +146,10 @@ def _closing_line(lines: list[str], start: int) -> int | None:
 
 
 def _read_fields(source: str, body: str, problems: list[Problem]) -> Split:
-    """Read the frontmatter; return it with the body and all problems."""
+    """Read the frontmatter; return it with the body and all problems.
+
+    New problems are added to `problems`. If the frontmatter cannot be used, `fields` is None.
+    """
     # The library takes longer to import than most commands do without it.
     from tallystick.skills.format.yaml_head import Reading, Unusable, parse, quote_texts
 

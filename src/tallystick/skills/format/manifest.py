@@ -445,7 +445,10 @@ _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "incl.", "approx.")
 
 
 def _short_form(line: str) -> str:
-    """Return the first sentence, or as many words as fit, in at most 120 characters."""
+    """Return the first sentence, or as many words as fit, in at most 120 characters.
+
+    Words that are cut off are shown by an ellipsis. An abbreviation ends no sentence.
+    """
     end = 0
     for at, each in enumerate(line[:_SHORT_CHARS_MAX]):
         following = line[at + 1 : at + 3]
