@@ -61,7 +61,8 @@ class ShellBridge(RunCapability):
         """Open the bridge while a command of a shell runs; for other programs do nothing.
 
         The variables of the environment that it yields name the bridge, the token and the client.
-        If a question broke the record, its error is raised at the end.
+        If a question broke the record, its error is raised at the end, unless the command raised
+        one of its own. Raise `UsageError` if the socket cannot be made.
         """
         if scope.program.kind != "bash":
             return nullcontext({})

@@ -116,7 +116,12 @@ class BridgeDoor:
         return self._answer(str(text), heard)
 
     async def _end(self, call: Call, reply: bytes) -> None:
-        """Record the answer, and charge one host call: no sandbox counts this one."""
+        """Record the answer, and charge one host call: no sandbox counts this one.
+
+        A long reply is kept as an attachment; raise an `AttachmentError` if that fails. Wait until
+        it is recorded. If recording fails with an error of the record, keep that in the scope as
+        `failed` and raise it.
+        """
         ref = None
         if len(reply) > INLINE_BYTES_MAX:
             ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")

@@ -126,7 +126,7 @@ class BridgeRefused(TallystickError):
 def refusal_of(error: BaseException) -> BridgeRefused:
     """Return any error as a refusal; one that is a refusal already is returned as it is.
 
-    Of an error that is not ours, only the class is shown.
+    Of an error that is not ours, only the class is shown; of a cancel, its own text.
     """
     if isinstance(error, BridgeRefused):
         return error
@@ -286,7 +286,8 @@ def batch_body(
 ) -> dict[str, object]:
     """Return the body of the reply to a `/query_batched`: each outcome in order, with its time.
 
-    `Err` is a text, as the protocol has it; the same index of `errors` has its kind.
+    `Err` is a text of at most 2,000 characters, as the protocol has it; the same index of `errors`
+    has its kind, or null for an answer. Refused queries count in the total of tokens.
     """
     responses: list[dict[str, object]] = []
     errors: list[dict[str, object] | None] = []

@@ -161,10 +161,10 @@ class TokenQueries:
         """Ask all queries; return the outcomes in order with their milliseconds, and what is left.
 
         A query that fails has its refusal as outcome. One without an answer at `ends_at` is
-        cancelled. What is left is what the last query to end had left: those before it still
-        counted its reservation. Tasks are added to `tasks` as they begin, so that the caller can
-        pass them to `exit` if this raises. Raise `BridgeRefused`, before any task begins, if the
-        pace does not allow the queries.
+        cancelled, and refused with `ExecutionTimeout`. What is left is what the last query to end
+        had left: those before it still counted its reservation. Tasks are added to `tasks` as they
+        begin, so that the caller can pass them to `exit` if this raises. Raise `BridgeRefused`,
+        before any task begins, if the pace does not allow the queries.
         """
         self.pace.take(len(queries))
         loop = asyncio.get_running_loop()
@@ -267,7 +267,8 @@ class _Exchange:
 class Bridge:
     """Serves model queries of programs over sockets. Use it as an async context manager.
 
-    All its methods are called on the event loop that it serves on.
+    All its methods are called on the event loop that it serves on. Where it serves with a
+    `session`, only tokens of that one are accepted.
     """
 
     def __init__(
@@ -379,9 +380,10 @@ class Bridge:
         return theirs
 
     async def close(self) -> None:
-        """End all connections and queries in progress. Closing twice is harmless.
+        """Stop listening, and end all connections and queries in progress.
 
-        Tasks that do not end within `close_ms` are left to themselves.
+        Tasks that do not end within `close_ms` are left to themselves. The files of its sockets are
+        removed. Closing twice is harmless.
         """
         self._closed = True
         held: list[asyncio.Future[None] | asyncio.Future[BridgeAnswer]] = [*self._connections]
@@ -409,9 +411,10 @@ class Bridge:
     # -- connections ---------------------------------------------------------------------------
 
     async def _accept(self, listener: Listener) -> None:
-        """Accept as many connections as may be open.
+        """Accept as many connections as may be open, until this task is cancelled.
 
-        Others wait in the socket's backlog, at no cost to us.
+        Others wait in the socket's backlog, at no cost to us. After an error of the system, pause
+        and try again.
         """
         loop = asyncio.get_running_loop()
         free = asyncio.Semaphore(self.limits.connections)
@@ -491,7 +494,9 @@ class Bridge:
         return goes_on
 
     async def _linger(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Read what the client still sends, for a short time, so that the reply arrives.
+        """End our side, and read what the client still sends, so that the reply arrives.
+
+        Stop after `linger_ms`, or after as many bytes as a body may have.
 
         To close a connection with unread data resets it, and the client could lose the reply.
         """

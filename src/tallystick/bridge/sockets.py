@@ -112,7 +112,7 @@ def unix_listener(path: Path, *, session: str | None, uid: int | None) -> Listen
 
 
 def tcp_listener(*, session: str | None, port: int) -> Listener:
-    """Bind to 127.0.0.1. Port 0 is any that is free. Raise `UsageError` if it cannot be bound."""
+    """Listen on 127.0.0.1. Port 0 is any that is free. Raise `UsageError` if it cannot be bound."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -126,7 +126,9 @@ def tcp_listener(*, session: str | None, port: int) -> Listener:
 
 
 def _check_private(directory: Path, uid: int | None) -> None:
-    """Make a directory if it is missing; raise `UsageError` if others may use it.
+    """Make a directory if it is missing; raise `UsageError` if it is not private.
+
+    It has to be a directory, of this user or `uid`, with no rights for others.
 
     Raise `OSError` if it cannot be made or looked at.
     """

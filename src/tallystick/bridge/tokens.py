@@ -141,9 +141,10 @@ class TokenBook:
     def matching(
         self, *, session: str, run: str | None = None, program: int | None = None
     ) -> list[Grant]:
-        """Return the grants of a session, or of a run or a program of it; expired ones may be too.
+        """Return the grants of a session, or of a run or a program of it.
 
-        They stay until the next token is issued.
+        `program` without `run` means that program of any run. Expired grants are among them until
+        the next token is issued.
         """
         return [
             each

@@ -130,7 +130,8 @@ class Log:
     def close(self) -> None:
         """End the open completion: it has no more iterations. Without one, do nothing.
 
-        Raise `TransferRefused` if its figures add up to more than a record can hold.
+        Raise `TransferRefused` if its figures add up to more than a record can hold, or if its end
+        breaks a limit.
         """
         if self.open is not None:
             self.open.close(None)
@@ -153,7 +154,10 @@ class Log:
         return head
 
     def id_at(self, place: str, *, depth: int, time_ms: int) -> str:
-        """Return the id of a run of this log. Child runs sort before their parent."""
+        """Return the id of a run of this log: the same for the same bytes, place, depth and time.
+
+        Of one time, child runs sort before their parent.
+        """
         made = hashlib.sha256(f"{self.source.sha256} {place}".encode()).digest()
         # All runs of a completion have one time. The deeper a run, the smaller this first byte.
         entropy = bytes([0xFF - depth]) + made[: ENTROPY_BYTES - 1]
@@ -190,9 +194,11 @@ class _Run:
     ) -> _Run:
         """Begin a run with the facts of its first iteration, whose timestamp is when that ended.
 
-        The iteration itself is not added. `time_ms` is the time in the run's id, by default its
-        start. Without `goal` it is the question in the prompt, or a text that says that it is
-        unknown. Raise `TransferRefused` if the timestamp is not a time, or more than a day ahead.
+        The iteration itself is not added. `place` is where the run is in the log, and `caller` the
+        call that began it, None for a completion. `time_ms` is the time in the run's id, by default
+        its start. Without `goal` it is the question in the prompt, or a text that says that it is
+        unknown. Raise `TransferRefused` if the timestamp is not a time, or more than a day ahead,
+        or if the start breaks a limit.
         """
         ended_at = moment_of(first.timestamp)
         if ended_at is None or ended_at > now_ms() + _DAY_MS:
@@ -269,7 +275,7 @@ class _Run:
 
         `used` is what the log says that all of it used; it replaces the sums of the turns. The end
         is None without a final answer: the chain is then made without one. Raise `TransferRefused`
-        if figures add up to more than a record can hold.
+        if figures add up to more than a record can hold, or if the end breaks a limit.
         """
         assert self.last is not None
         ended = None

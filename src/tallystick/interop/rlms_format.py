@@ -167,7 +167,8 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 def read_line(line: bytes) -> Metadata | Iteration | str:
     """Return what a line says, or a text with the reason why it cannot be read.
 
-    NaN and Infinity are read where any value may stand, and refused where a figure must.
+    NaN and Infinity are read where any value may stand, and refused where a figure must. A line of
+    more than 64 MiB, or with more than 1,000,000 of them, is not read.
     """
     if len(line) > LINE_BYTES_MAX:
         return f"it has more than {LINE_BYTES_MAX:,} bytes"
@@ -418,7 +419,8 @@ def query_records(
 def charge_in(summary: UsageSummary | None) -> Charge | None:
     """Return what a call, or a whole run inside it, used: the sum over all models.
 
-    Return None if no model has tokens in the log. `usd`, in billionths, is None if none has a cost.
+    Return None if no model has tokens in the log, or only 0. `usd`, in billionths, is None if none
+    has a cost.
     """
     lines = [] if summary is None else list(summary.model_usage_summaries.values())
     if not any(each.total_input_tokens or each.total_output_tokens for each in lines):

@@ -74,7 +74,7 @@ def reference_catalog(
     `catalog` are the ids that take part; without it, all that are not disabled do. Of those that
     have a name, in the order of their ids, the first `limit` are fitted. A budget too small for the
     header and the line about one omitted card counts as room for both. If no card takes part, the
-    text says `(none)`.
+    text says `(none)`. `loaded`, `used` and `matched` are for the evidence alone.
     """
     budget = max(budget, 0)
     asked = None if catalog is None else frozenset(catalog)
@@ -117,7 +117,11 @@ def _takes_part(card: Card, catalog: frozenset[str] | None) -> bool:
 
 
 def _fit(blocks: Sequence[str], budget: int) -> tuple[str, int]:
-    """Return the text, and how many of the first blocks are in it."""
+    """Return the text, and how many of the first blocks are in it.
+
+    Blocks are dropped from the end until the line about the omitted ones fits too. If it does not
+    fit without any block, it is left out.
+    """
     budget = max(budget, size_bytes(REFERENCE_HEADER) + size_bytes(reference_suffix(1)))
     # The length of the text after each block: the first follows the header, others a newline.
     ends = [size_bytes(REFERENCE_HEADER)]

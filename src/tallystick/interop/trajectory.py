@@ -329,7 +329,10 @@ class _ChainEvents:
     def chain(
         self, entries: Iterable[ChainEntry], *, parent: str | None, depth: int
     ) -> Iterator[TrajectoryEvent]:
-        """Yield the events of a chain; last, if the outermost one ended, the end of the session."""
+        """Yield the events of a chain; last, if the outermost one ended, the end of the session.
+
+        `parent` is the run that began it, None for the outermost one.
+        """
         run = _Run(parent, depth, outermost=parent is None)
         for entry in entries:
             self._seen.add(entry.run)
@@ -601,9 +604,10 @@ def export_trajectory(
     """Write the events of a run as JSON lines, to a new file or to an open one.
 
     `redact` leaves texts out; without `full`, long texts are cut. A new file is removed if the
-    export fails. Raise `UsageError` for a chain of steps, and for a run without any content left or
-    yet; `RunNotFound` or `InvalidName` for no run. Raise `TransferRefused` if a new file exists or
-    cannot be written, `LedgerError` for a record that cannot be read.
+    export fails; what was written to an open one stays. Raise `UsageError` for a chain of steps,
+    and for a run without any content left or yet; `RunNotFound` or `InvalidName` for no run. Raise
+    `TransferRefused` if a new file exists or cannot be written, `LedgerError` for a record that
+    cannot be read.
     """
     first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
     if holds_steps(first):
@@ -635,7 +639,7 @@ def _open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
     """Open a new file, private to the user; remove it again if the export fails.
 
     A file that is open already is yielded as it is, and flushed. Raise `TransferRefused` if the new
-    file exists or cannot be written.
+    file exists or cannot be written. An `OSError` of the body counts as that.
     """
     if not isinstance(target, Path):
         yield target

@@ -275,6 +275,8 @@ def _decode_lines(
     So the caller must not keep anything before the generator has ended.
     """
     hashed = hashlib.sha256()
+    # The last line is no note, and which one is the last is known at the end only. So each line
+    # waits until another follows.
     waiting: bytes | None = None
     number = 0
     for raw in lines:

@@ -342,7 +342,10 @@ def entries_of(db: sqlite3.Connection, number: int) -> list[tuple[int, str]]:
 
 
 def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int, str], ...]:
-    """Return position and label of each export that had one of these notes, or may have had."""
+    """Return position and label of each export that had one of these notes, or may have had.
+
+    An export of more than 10,000 notes does not name them, so it may have had any.
+    """
     wanted = set(ids)
     found: list[tuple[int, str]] = []
     for seq, body in db.execute("SELECT seq, body FROM exported JOIN log USING (seq) ORDER BY seq"):
@@ -672,7 +675,10 @@ def _erased_note(writer: LogWriter, error: NoteErased) -> ForgottenNote:
 
 
 def _first_answer(memory: SqliteMemory, before: EarlierAct) -> Forgotten:
-    """Return the first answer to a repeated request, as far as the log has it."""
+    """Return the first answer to a repeated request, as far as the log has it.
+
+    Its errors are not there. Raise `ReceiptUnreadable` if its receipt cannot be read.
+    """
     receipt = None if before.receipt is None else read_receipt(before.receipt.encode())
     return Forgotten(
         forgotten=before.ids,

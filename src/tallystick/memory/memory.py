@@ -175,7 +175,8 @@ def resolve_as_of(store: SqliteMemory, as_of: int | str | None) -> tuple[int | N
     request that wrote it, and the time of the next entry: None if it is the last. Position 0, or
     one whose header cannot be read, gives the time 0.
 
-    Raise `UsageError` or `NoteInvalid` if it is neither, or if the log has no such position.
+    Raise `UsageError` or `NoteInvalid` if it is neither, or if the log has no such position. Raise
+    `MemoryCorrupt` if a header on the way to a time cannot be read.
     """
     if as_of is None:
         return None, None
@@ -427,9 +428,9 @@ class Memory:
         hits have at most `tokens_max` tokens together. At the head, new notes are embedded first,
         unless more than 200 are waiting. The recall and its receipt are recorded in the log.
 
-        Raise `UsageError` or `NoteInvalid` for an argument out of range. Raise
-        `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not there;
-        `auto` then goes by words alone, and says so in `remarks`.
+        Raise `UsageError` or `NoteInvalid` for an argument out of range; `k` is from 0 to 100.
+        Raise `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not
+        there; `auto` then goes by words alone, and says so in `remarks`.
         """
         _check_text("the query", query)
         for what in ("org_id", "thread_id", "author", "key"):
@@ -473,7 +474,8 @@ class Memory:
 
         The time of `budget` counts the program and its calls, and not what is made ready for it.
         Raise a `CodeModeError`, which has what was gathered, if the program ends early, and
-        `InvalidProgram` if it is none.
+        `InvalidProgram` if it is none. Raise `SandboxError` or `GuestMissing` if no sandbox could
+        start it.
         """
         # Most who open a memory run no programs.
         from tallystick.memory.code_mode.running import MemoryHost, run_recall_program
@@ -529,7 +531,8 @@ class Memory:
         half is the file `signing.pub` in the same directory. With `key` it is signed with that one.
         With `query`, everybody who gets the file can read what was asked. Raise `ReceiptUnknown` if
         it was not made here, and `UsageError` if it has no query, or one that only its owner can
-        check.
+        check. Without the extra `sign`, raise `UsageError` for a signature; raise `StoreError` if
+        the key cannot be read or made.
         """
         # Most who open a memory give no receipts away.
         from tallystick.memory.receipts.receipt_file import make_receipt_file

@@ -101,7 +101,10 @@ def relate(
 
 
 def check_relation(relation: str, weight: float) -> None:
-    """Raise `NoteInvalid` if `relation` is not one word, or if `weight` is not from 0 to 1."""
+    """Raise `NoteInvalid` if a relation cannot be recorded.
+
+    `relation` is an identifier of at most 64 characters, `weight` from 0 to 1.
+    """
     if not relation.isidentifier() or len(relation) > _RELATION_CHARS_MAX:
         raise NoteInvalid(field="relation", why="one word", given=relation)
     if not 0.0 <= weight <= 1.0:
@@ -122,7 +125,11 @@ def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Perm
 
 
 def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permission | None:
-    """Return an actor's permission on a note now, or None if the actor may not even see it."""
+    """Return an actor's permission on a note now.
+
+    Return None if the actor may not even see it, or if there is no such note. The owner of the file
+    (None) and that of the note have `admin`.
+    """
     row = db.execute("SELECT number, agent_id, scope FROM note WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None
@@ -189,8 +196,8 @@ def remember_all(
 ) -> list[Remembered]:
     """Remember notes, in order and in one transaction: all of them, or with an error none.
 
-    `origins` has a name or None for each. Raise `NoteInvalid` as `remember` does, for more than
-    10,000 notes, and for another number of origins than of notes.
+    `origins` has a name or None for each; `screening` is as in `remember`. Raise `NoteInvalid` as
+    `remember` does, for more than 10,000 notes, and for another number of origins than of notes.
     """
     if len(news) > BATCH_MAX:
         raise NoteInvalid(field="notes", why=f"at most {BATCH_MAX:,} at a time", given=len(news))
@@ -213,8 +220,8 @@ def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
     """Record that notes were read, which counts as an access to each. Return the position.
 
     The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
-    receipt names must not become another one after a power cut. Raise `NoteInvalid` for what is no
-    id.
+    receipt names must not become another one after a power cut. An id of no note here is recorded
+    too, and counts for nothing. Raise `NoteInvalid` for what is no id.
     """
     for id in ids:
         if not is_note_id(id):

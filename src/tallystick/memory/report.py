@@ -110,7 +110,8 @@ class Checked:
 def list_notes(memory: Memory, filters: Filters, *, offset: int = 0, limit: int = 50) -> Page:
     """Return a page of the notes that the memory's reader sees, the newest first.
 
-    `total` counts all that pass the filters. Raise `NoteInvalid` for a filter out of range.
+    The first `offset` notes are passed over, and at most `limit` are returned. `total` counts all
+    that pass the filters. Raise `NoteInvalid` for a filter out of range.
     """
     seen = view(memory.store, reader=memory.reader, filters=filters)
     ids = seen.ids[::-1]
@@ -131,7 +132,7 @@ def note_status(note: Note, state: NoteState, *, now: int) -> NoteStatus:
     """Return the status of a note in a word.
 
     If several are true, the first of these counts: deleted, redacted, held back, archived or
-    forgotten, expired, superseded, not yet valid.
+    forgotten, expired, superseded, not yet valid. If none is, the note is `current`.
     """
     redacted = note.content == REDACTED and note.metadata.get("redacted") is True
     return _status(redacted, state, note.valid_from, now=now)
@@ -254,7 +255,7 @@ def check_memory(memory: Memory, *, head: Head | None = None) -> Checked:
 
     `head` is a head that was kept elsewhere: it must still be a part of the log. With it, the copy
     of somebody else's memory can be checked too: receipts under that head need no key. Damage is in
-    the result, not raised.
+    the result, not raised; but raise a `StorageFailed` if not even the head of the log can be read.
     """
     log = verify_memory(memory.store, head=head)
     try:

@@ -79,7 +79,8 @@ class Screening(Protocol):
     """A check of notes before they are written.
 
     `look` is called once for each new note, inside the transaction, and not for one that is only
-    sighted. It returns signs and their sum. With any sign the note is held back.
+    sighted; `now` is the time of that. It returns signs and their sum. With any sign the note is
+    held back.
     """
 
     def look(
@@ -93,7 +94,7 @@ class TextScreen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        """Return the signs of the text and their sum, or no signs and 0 if that is below 0.5.
+        """Return the signs of the text and their sum; no signs, but the sum, if that is below 0.5.
 
         Only the first 100,000 characters are read.
         """
@@ -122,7 +123,7 @@ class Screen:
     def look(
         self, db: sqlite3.Connection, note: Note, *, now: int
     ) -> tuple[tuple[str, ...], float]:
-        """Return the signs of text and habits and their sum, or no signs and 0 if it is below 0.5.
+        """Return the signs of text and habits and their sum; no signs, but the sum, if below 0.5.
 
         Only the first 100,000 characters are read. Habits are those of the agent's last 200 notes,
         read at its first note; with fewer than 20 there are none.
@@ -193,7 +194,10 @@ def review(memory: SqliteMemory, id: str, verdict: Verdict, *, by: str) -> int:
 
 
 def _apply_supersession(writer: LogWriter, id: str) -> None:
-    """End earlier notes with the key of a released note, and itself where a later one begins."""
+    """End earlier notes with the key of a released note, and itself where a later one begins.
+
+    Nothing is done for a deleted note, or one without a key.
+    """
     from tallystick.memory.remember import supersession  # It imports this module.
 
     body_seq, valid_to, deleted_at = writer.db.execute(

@@ -66,7 +66,7 @@ class SkillsCapability(CapabilityBase):
         """Return the files of skills that differ from what a run saw, loaded or used.
 
         The result is empty if the run was given no skills, or if this client has none. Raise an
-        `AttachmentError` if the recorded cards cannot be read.
+        `AttachmentError` or `msgspec.MsgspecError` if the recorded cards cannot be read.
         """
         started = history.started
         if started.skills is None or self._skills is None:

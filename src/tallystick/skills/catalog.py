@@ -141,7 +141,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reachability_of(card: Card, *, selected: bool) -> Reachability:
-    """Return the way to reach a skill; `selected` is true if the catalog lists it."""
+    """Return the way to reach a skill; `selected` is true if the catalog lists it.
+
+    It is "shown" if listed, or else "search" if models may load it, "user" if only users may, and
+    "none" if nobody may.
+    """
     if selected:
         return "shown"
     if not card.disable_model_invocation:
@@ -212,8 +216,9 @@ def without_marks(text: str) -> str:
 def short_text(text: str) -> str:
     """Return a line of at most 120 characters.
 
-    A longer one is cut after its first sentence that has at least 20 characters, or else after a
-    word, with an ellipsis. One word that is longer is cut inside.
+    A longer one is cut after a sentence: at the first full stop before a space that has at least 20
+    characters before it. Without one, it is cut after a word, with an ellipsis. One word that is
+    longer is cut inside.
     """
     if len(text) <= _SHORT_CHARS_MAX:
         return text
@@ -325,8 +330,9 @@ def fit_catalog(
 
     At most `catalog_limit` cards are listed, the most wanted; the text is "" if models may load
     none. A budget too small for the header and the line about the others counts as room for both.
-    `recent` are ids, the latest first; `used` names, for an id, what was opened, run or called. The
-    result depends on the arguments alone. Raise `InvalidName` if an id is empty or not unique.
+    `pinned`, `recent` and `loaded` are ids, the latest first in `recent`; `used` names, for an id,
+    what was opened, run or called. `loaded` and `used` are for the evidence alone. The result
+    depends on the arguments alone. Raise `InvalidName` if an id is empty or not unique.
     """
     entries = _entries(cards)
     wanted = _in_order(entries, pinned=frozenset(pinned), matched=matched, recent=recent)
@@ -381,7 +387,7 @@ def _in_order(
 ) -> list[_Entry]:
     """Return the entries that a model may load, the most wanted first.
 
-    The first of them that are pinned or matched are marked as preferred.
+    Those among the first three that are pinned or matched are marked as preferred.
     """
     latest = {id: place for place, id in reversed(list(enumerate(recent)))}
     never = len(recent)
@@ -439,7 +445,11 @@ def _room_for_words(order: Sequence[_Entry], room: int) -> int:
 
 
 def _grow(listed: Sequence[_Entry], *, left: int) -> None:
-    """Make cards longer with `left`, the room that their names leave."""
+    """Make cards longer with `left`, the room that their names leave.
+
+    First the preferred ones are made full, or else short; then all are made short. Only if none is
+    left by name, the others are made full.
+    """
     for entry in listed:
         if entry.preferred:
             left = entry.grow(2, left)

@@ -107,9 +107,10 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
     """Copy a skill's folder into a directory. An existing skill is replaced only with `force`.
 
     Raise `UsageError` if the name cannot be a folder's, if the folder exists already, is no skill,
-    or is the source itself, and if the source has an entry that would not be copied. Raise
-    `StoreError` if the copy cannot be written. Raise `SkillNotFound`, `SkillPathRefused` or
-    `SkillUnreadable` if the source cannot be read whole. An error leaves the old folder in place.
+    or is the source itself. Raise it too if `into` is no directory, and if the source has an entry
+    that would not be copied, or more than 20,000. Raise `StoreError` if the copy cannot be written.
+    Raise `SkillNotFound`, `SkillPathRefused` or `SkillUnreadable` if the source cannot be read
+    whole. An error leaves the old folder in place.
     """
     if not name or name in {".", ".."} or "/" in name or "\0" in name:
         raise UsageError(f"{one_line(name)!r} cannot be the name of a folder")
@@ -141,10 +142,10 @@ def install_skill(source: Folder, *, into: Path, name: str, force: bool = False)
 
 @contextmanager
 def _temporary_folder(directory: Path, name: str) -> Iterator[Path]:
-    """Make a folder on the same disk, where no search for skills finds it; yield its path.
+    """Make a folder beside `directory`, where no search for skills finds it; yield its path.
 
-    It is removed at the end, unless it was moved. Raise `UsageError` if `directory` is not one,
-    `StoreError` if the system fails.
+    `directory` is made if it is missing. The folder is removed at the end, unless it was moved.
+    Raise `UsageError` if `directory` is not one, `StoreError` for an `OSError`, also of the body.
     """
     if os.path.lexists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{one_line(str(directory))}: not a directory")

@@ -165,7 +165,8 @@ def skill_of(
 ) -> Skill | tuple[Problem, ...]:
     """Return the skill in the bytes of a SKILL.md.
 
-    If they cannot be used, return all their problems; at least one of them is an error.
+    `namespace` is put before its name in the id. If the bytes cannot be used, return all their
+    problems; at least one of them is an error.
     """
     manifest, problems = manifest_of(split(raw), directory=folder.path.name)
     if manifest is None:

@@ -59,8 +59,8 @@ class _Places:
 def path_matches(pattern: str, path: str) -> bool:
     """Return True if a pattern fits a path.
 
-    It is False for an empty one, a pattern of more than 256 characters and a path of more than
-    4,096.
+    It is False for an empty pattern or path, a pattern of more than 256 characters and a path of
+    more than 4,096.
     """
     if not pattern or len(pattern) > _PATTERN_CHARS_MAX or len(path) > _PATH_CHARS_MAX:
         return False
@@ -154,7 +154,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return the texts that `{a,b}` stands for; more than 16 leave the braces as they are."""
+    """Return the texts that `{a,b}` stands for; for more than 16, the pattern alone as it is."""
     done: list[str] = []
     todo = [pattern]
     while todo:
@@ -286,9 +286,10 @@ def match_skills(
 ) -> Matching:
     """Compare a task with the skills that a model may load; the first `top_n` are matched.
 
-    An unknown strategy counts as `metadata`. With `host` or `embedding`, `host` is called once.
-    Equal scores are in the order of their ids. Whatever a host raises is caught: the result has it
-    as `problem`, and the words decide.
+    `paths` are compared with the globs of the skills. An unknown strategy counts as `metadata`.
+    With `host` or `embedding`, `host` is called once. Equal scores are in the order of their ids.
+    Any `Exception` of a host is caught: the result has the first 200 characters of it as `problem`,
+    and the words decide.
     """
     invocable = tuple(card for card in cards if not card.disable_model_invocation)
     problem = ""
@@ -316,8 +317,8 @@ def _matching(strategy: str, found: Iterable[Match], *, top_n: int, problem: str
 def _by_host(prompt: str, cards: Sequence[Card], host: Host | None) -> list[Match]:
     """Return the host's matches with the skills that it was asked about, the first for each.
 
-    Raise `LookupError` without a host, `TypeError` for a match that is none; the host may raise
-    anything.
+    Raise `LookupError` without a host, `TypeError` for a match that is none or has no finite score;
+    the host may raise anything.
     """
     if host is None:
         raise LookupError("there is no host to ask")
@@ -406,7 +407,7 @@ _STOP = frozenset(
 
 
 def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ...]:
-    """Return the `k` skills that fit a query best, of those that a model may load.
+    """Return the `k` skills that fit a query best, the best first, of those that a model may load.
 
     There are fewer, or none, if fewer fit. Only the first 2,000 characters of a query, and 32 words
     of them, count. A query without words, or only with words such as `all` and `skills`, lists the
@@ -445,7 +446,8 @@ def search(cards: Iterable[Card], query: str, *, k: int = 10) -> tuple[Match, ..
 def _word_scores(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, float]]:
     """Return, for each word of a query, the cards that have it or a similar one, with their scores.
 
-    Only words similar to those of the query are counted: most words of a thousand cards are not.
+    The keys are the indexes of the cards. Only words similar to those of the query are counted:
+    most words of a thousand cards are not.
     """
     fields = [_fields(card) for card in cards]
     vocabulary = frozenset().union(*(words for card in fields for _, words in card))

@@ -70,8 +70,8 @@ def find_layers(
 ) -> FoundLayers:
     """Return the layers, and what was left out.
 
-    Raise `UsageError` if a directory of `flags` does not exist. Those of the environment and of the
-    settings need not exist.
+    `cwd` is the working directory of the process by default. Raise `UsageError` if a directory of
+    `flags` does not exist. Those of the environment and of the settings need not exist.
     """
     notes: list[str] = []
     here = _working_directory(cwd)
@@ -112,7 +112,8 @@ def user_skills_directory(environ: Mapping[str, str] = os.environ) -> Path:
 def project_root(cwd: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the root of the checkout that holds the working directory.
 
-    Without a checkout, return the working directory. Raise `UsageError` if that is gone.
+    The home and what is above it are not looked at from below. Without a checkout, return the
+    working directory. Raise `UsageError` if that is gone.
     """
     here = _working_directory(cwd)
     if here is None:
@@ -161,7 +162,10 @@ def _user_directories(environ: Mapping[str, str]) -> list[Path]:
 
 
 def _directory_of(text: str, home: Path, here: Path | None) -> Path | None:
-    """Return a directory as a person wrote it, whether it exists or not; None for an empty text."""
+    """Return a directory as a person wrote it, whether it exists or not; None for an empty text.
+
+    `~` is the home. A relative path is from `here`, or from `/` if that is None.
+    """
     if not text:
         return None
     if text == "~" or text.startswith("~/"):
@@ -204,7 +208,8 @@ def package_layers(
 ) -> tuple[Layer, ...]:
     """Return the layers of installed packages, in the order of their names. Import none of them.
 
-    A sentence for each package that is left out is added to `notes`, if that is given.
+    `directories` are those that distributions are installed into; by default, this interpreter's. A
+    sentence for each package that is left out is added to `notes`, if that is given.
     """
     said = [] if notes is None else notes
     found: dict[str, Path] = {}
@@ -229,7 +234,10 @@ def _site_directories() -> list[str]:
 
 
 def _declared_packages(directory: str) -> Iterator[str]:
-    """Yield the packages that the distributions in a directory declare in the entry point group."""
+    """Yield the packages that the distributions in a directory declare in the entry point group.
+
+    What cannot be read is passed over. Of a file, the first 1 MiB is read.
+    """
     try:
         names = sorted(each for each in os.listdir(directory) if each.endswith(".dist-info"))
     except OSError:

@@ -58,7 +58,11 @@ _DIGITS_MAX = 9
 
 
 def substitute(body: str, arguments: Sequence[str], *, variables: Mapping[str, str]) -> str:
-    """Put arguments and variables into a text, in time linear in its length."""
+    """Return a text with arguments and variables put in, in time linear in its length.
+
+    Placeholders are `$ARGUMENTS`, `$1`, `${NAME}` and `$$`; one without a value stays as it is.
+    What is put in is not read again.
+    """
     pieces: list[str] = []
     copied = 0
     at = body.find("$")
@@ -218,10 +222,10 @@ def make_skills_given(
 ) -> SkillsGiven:
     """Return what a new run records of its skills.
 
-    Match the skills with the goal, fit the catalog, and load the skills in `put`. The cards are
-    kept and committed with the run's first records. Raise `SkillNotFound`, `SkillAmbiguous`,
-    `SkillArguments`, or another error of `Skills.read`, if a skill in `put` cannot be loaded. What
-    the host of `skills` raises is not.
+    Match the skills with the goal and with `files`, the names of its inputs; fit the catalog, and
+    load the skills in `put`. The cards are kept and committed with the run's first records. Raise
+    `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error of `Skills.read`, if a
+    skill in `put` cannot be loaded. What the host of `skills` raises is not.
     """
     cards = skills.registry.cards()
     matching = match_skills(

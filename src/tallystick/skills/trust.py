@@ -233,7 +233,11 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
 
 
 def remove_signer(directory: Path, fingerprint: str) -> bool:
-    """Remove every file with a key. Return False if no readable key has that fingerprint."""
+    """Remove every file with a key; return False if there is none.
+
+    A file counts only if `read_signers` reads a key from it. Raise `OSError` if one cannot be
+    removed; the others may be gone then.
+    """
     files = read_signers(directory).files.get(fingerprint, ())
     for path in files:
         path.unlink(missing_ok=True)
@@ -357,7 +361,10 @@ class SkillTrust:
         return add_signer(self._directory / SIGNERS_NAME, path)
 
     def remove_signer(self, fingerprint: str) -> bool:
-        """Withdraw trust in a key. Return False if no readable key has that fingerprint."""
+        """Withdraw trust in a key, as the function `remove_signer` does.
+
+        Return False if no file had it.
+        """
         return remove_signer(self._directory / SIGNERS_NAME, fingerprint)
 
 
@@ -394,7 +401,10 @@ class _TrustCheck:
         return layer == "project" or (layer == "config" and self._settings.of_project)
 
     def _trust_verdict(self, skill: Skill) -> Verdict:
-        """Decide on a skill that needs its user's trust, or a signature by a key that they keep."""
+        """Decide on a skill that needs its user's trust, or a signature by a key that they keep.
+
+        Raise the errors of `bundle_of` if its files cannot all be read.
+        """
         name = one_line(skill.id)
         has_signature = skill.folder.exists(SIGNATURE_NAME)
         # A skill that is neither trusted nor signed is refused without reading its files.
@@ -420,7 +430,10 @@ class _TrustCheck:
         )
 
     def _signature_verdict(self, skill: Skill) -> Verdict:
-        """Decide on a skill that has to be signed."""
+        """Decide on a skill that has to be signed. Raise the errors of `bundle_of`.
+
+        Without the extra `sign`, it may not be used.
+        """
         own = not self._settings.require_signature
         asks = "it asks for a signature itself" if own else "skills_require_signature is set"
         if not signing_available():

@@ -132,7 +132,8 @@ def why_in_run(
     """Explain from a run's record what became of a skill; say so if the run was given no skills.
 
     Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the name.
-    Raise an `AttachmentError` if the recorded cards or evidence cannot be read.
+    Raise an `AttachmentError` or `msgspec.MsgspecError` if the recorded cards or evidence cannot be
+    read.
     """
     started = records[0] if records else None
     given = started.skills if isinstance(started, RunStarted) else None
@@ -197,7 +198,8 @@ def _turns_of_use(
 ) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
     """Return the turns in which a skill was loaded, and those in which it was used.
 
-    The latter are given with what was used of it.
+    The latter are given with what was used of it. Each is there once; turn 0 is the user's, before
+    the first.
     """
     turns: dict[int, int] = {}
     loaded = [0] if any(each.id == id for each in given.put) else []

@@ -159,7 +159,7 @@ _PRESETS = {rules.strictness: rules for rules in (PERMISSIVE, NORMAL, STRICT)}
 
 
 def rules_of(strictness: Strictness) -> Rules:
-    """Return the default rules of a strictness."""
+    """Return the default rules of a strictness. Raise `KeyError` if it is unknown."""
     return _PRESETS[strictness]
 
 
@@ -182,7 +182,10 @@ class _ProgramTerms:
         return list(dict.fromkeys((*self.denied, *self.unknown_names, *self.unknown_words)))
 
     def add_name(self, name: Name, vocabulary: Vocabulary, *, reading: int) -> None:
-        """Count a name: as denied, as a known term, or as unknown if it is free."""
+        """Count a name: as denied, as a known term, or as unknown if it is free.
+
+        A name of the program's own counts only if it is denied, a standard one not as unknown.
+        """
         paths = variants_of(name.path) if reading > READING_FIRST else (name.path,)
         if any(vocabulary.find_denied(path) is not None for path in paths):
             self.denied[name.path] = None
@@ -194,7 +197,7 @@ class _ProgramTerms:
             self.unknown_names[name.path] = None
 
     def add_text(self, text: str, vocabulary: Vocabulary) -> None:
-        """Count the terms in a text, and the text itself if it is one unknown word."""
+        """Count the terms and denied words in a text, and the text itself if an unknown word."""
         words = words_of(text)
         denied = [each for each in (text, *words) if vocabulary.is_denied_word(each)]
         self.denied.update(dict.fromkeys(denied))
@@ -447,7 +450,10 @@ Decision = Pass | Retry | Warn | Block | Escalate
 def decide(
     result: ValidationResult, *, strictness: Strictness, retry_count: int, max_retries: int
 ) -> Decision:
-    """Decide what to do with a program: see the table above.
+    """Decide what to do with a program, by its verdict.
+
+    A valid one, and any if permissive, gives `Pass`. While retries are left, normal gives `Retry`
+    and strict `Block`; then normal gives `Warn` and strict `Escalate`.
 
     Exactly `max_retries` retries are given. `Pass` has the message of the verdict as its reason.
     """

@@ -51,8 +51,8 @@ _loaded: WeakKeyDictionary[WasmSandbox, Image] = WeakKeyDictionary()
 async def read_python_in(sandbox: WasmSandbox, source: str, *, given: Mapping[str, str]) -> Program:
     """Read a Python program as `program.read_python` does, with the syntax of the sandbox's Python.
 
-    Raise `SandboxError` if the sandbox fails. A source that its parser cannot finish within the
-    limits of a reading has that as its problem.
+    `given` is as there. Raise `SandboxError` if the sandbox fails. A source that its parser cannot
+    finish within the limits of a reading has that as its problem.
     """
     if (problem := too_long(source)) is not None:
         return Program(chars=len(source), problem=problem, reading=READING)

@@ -131,7 +131,7 @@ def read_python(
     """Read a Python program; nothing is raised, a fault is the `problem`.
 
     `given` are names that exist before it, each with the path it was imported from, or "" if it is
-    data or was assigned.
+    data or was assigned. `reading` 1 is as in version 0.1: nothing is `uncovered`.
     """
     if (problem := too_long(source)) is not None:
         return Program(chars=len(source), problem=problem, reading=reading)
@@ -463,7 +463,11 @@ class _WholeReader(_Reader):
             self._visit_next((node.func, *given), inside)
 
     def _reads(self, path: str, node: ast.Call, inside: bool) -> bool:
-        """Return True if a call of a builtin with a literal text was read in full."""
+        """Return True if a call of a builtin with a literal text was read in full.
+
+        The builtins are `getattr`, `__import__`, `exec`, `eval` and `compile`. What the text names
+        is noted, and the tree of a text that runs is visited next.
+        """
         text = _text_of(node, 1 if path == "getattr" else 0)
         if text is None or any(isinstance(each, ast.Starred) for each in node.args):
             return False
@@ -492,7 +496,10 @@ class _WholeReader(_Reader):
                 return False
 
     def _read_text(self, text: str, node: ast.Call, inside: bool) -> bool:
-        """Visit the tree of a text that the program runs. Return False if it was not read."""
+        """Visit the tree of a text that the program runs.
+
+        Return False if it was not read: it is no Python, or 100 texts were read before it.
+        """
         self._texts_read += 1
         if self._texts_read > _TEXTS_READ_MAX:
             return False
@@ -597,7 +604,10 @@ def _path(node: ast.expr) -> tuple[str | None, ast.expr]:
 
 
 def _literals(node: ast.expr) -> Iterator[str]:
-    """Yield the literal texts in an argument."""
+    """Yield the literal text that an argument is, or those in a list, tuple, set or dict.
+
+    Only one level of them is looked into.
+    """
     inside = [node]
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         inside = node.elts
@@ -609,14 +619,17 @@ def _literals(node: ast.expr) -> Iterator[str]:
 
 
 def _text_of(node: ast.Call, place: int) -> str | None:
-    """Return the literal text at a place among the arguments of a call, or None."""
+    """Return the literal text at a place among the positional arguments of a call.
+
+    Return None if there is no such argument, or if it is not literal.
+    """
     if place >= len(node.args):
         return None
     return _folded(node.args[place])
 
 
 def _folded(node: ast.AST) -> str | None:
-    """Return the text that an expression of literals is, or None."""
+    """Return the text of a literal, a sum of literals, or an f-string without values; else None."""
     parts: list[str] = []
     waiting: list[ast.AST] = [node]
     while waiting:
@@ -633,7 +646,10 @@ def _folded(node: ast.AST) -> str | None:
 
 
 def _texts_in(given: Iterable[ast.expr]) -> tuple[list[str], bool]:
-    """Return the literal texts in arguments, and whether nothing in them is computed."""
+    """Return the literal texts in arguments, and whether nothing in them is computed.
+
+    Lists, tuples, sets and dicts are looked into, however deep.
+    """
     texts: list[str] = []
     is_literal = True
     waiting: list[ast.AST] = list(reversed([*given]))
@@ -653,9 +669,9 @@ def _texts_in(given: Iterable[ast.expr]) -> tuple[list[str], bool]:
 
 
 def _path_in(node: ast.expr) -> str | None:
-    """Return the path that an expression is, also if it begins with `__import__("a.b")`, or None.
+    """Return the path that an expression is, also if it begins with `__import__("a.b")`.
 
-    `__import__("a.b")` gives `a`.
+    `__import__("a.b")` gives `a`. Return None if it begins with anything else that is no name.
     """
     path, root = _path(node)
     if path is not None or not isinstance(root, ast.Call) or not isinstance(root.func, ast.Name):

@@ -88,7 +88,10 @@ def is_standard(name: str) -> bool:
 
 
 def is_module_alone(name: str) -> bool:
-    """Return True if a bare name is no builtin, so that only an import gives it a meaning."""
+    """Return True if a bare name is no builtin and not like `__name__`.
+
+    Then only an import gives it a meaning of Python's.
+    """
     return name not in BUILTINS and not (name.startswith("__") and name.endswith("__"))
 
 

@@ -125,7 +125,8 @@ class WordReader:
     """Reads words at the cursor.
 
     Commands inside of a word are passed on: `commands` reads them at the cursor up to a `)`, and
-    `script` takes those that have to be unquoted first.
+    `script` takes those that have to be unquoted first. A method raises `Unreadable` if what it
+    reads does not end, or is nested too deep.
     """
 
     def __init__(
@@ -136,7 +137,11 @@ class WordReader:
         self._script = script
 
     def read_word(self) -> Word:
-        """Read a word, up to a blank or an operator. There is one if `Cursor.at_word`."""
+        """Read a word, up to a blank or an operator. There is one if `Cursor.at_word`.
+
+        Commands inside of it are read too. Its literal is None if a part can only be known by a
+        shell.
+        """
         cursor = self._cursor
         start = cursor.at
         parts: list[str | None] = []
@@ -263,7 +268,10 @@ class WordReader:
         cursor.depth -= 1
 
     def _skip_until(self, end: str, *, quoted: bool = False) -> None:
-        """Pass over a value (`}`) or an arithmetic expression (`))`)."""
+        """Pass over a value (`}`) or an arithmetic expression (`))`).
+
+        The cursor is after its beginning, and ends after `end`. Commands in it are read.
+        """
         cursor = self._cursor
         cursor.enter()
         opening, closing = ("", "}") if end == "}" else ("(", ")")
@@ -337,7 +345,8 @@ def plain_name(word: Word) -> str:
 def script_of(name: str, words: Sequence[Word]) -> Word | None:
     """Return the word that a command runs as a script; None if it runs none.
 
-    That of `eval` is all its words joined. Its literal is None if only a shell can know it.
+    It is the word after `-c` for a shell, the first of several for `trap`, and all of them joined
+    for `eval`. Its literal is None if only a shell can know it.
     """
     if name in _SHELLS:
         for place, word in enumerate(words):
@@ -447,7 +456,11 @@ class _Commands:
 
 
 class _Reader:
-    """Reads one text from its beginning. A script in quotes is read by another."""
+    """Reads one text from its beginning. A script in quotes is read by another.
+
+    A method raises `Unreadable` if what it reads does not end, is nested too deep, or has scripts
+    in it of too many characters.
+    """
 
     def __init__(self, text: str, found: _Commands, *, depth: int) -> None:
         self._found = found
@@ -515,7 +528,11 @@ class _Reader:
             self._read_documents()
 
     def _read_word(self, words: list[Word]) -> None:
-        """Read a word of a command, or one that leads to or ends commands."""
+        """Read a word of a command, or one that leads to or ends commands.
+
+        Add it to `words`, unless it is a keyword or the number of a redirected stream. After
+        `case`, `[[` and `function`, read on to the end of what they begin, or over the name.
+        """
         cursor = self._cursor
         word = self._words.read_word()
         keyword = "" if words or word.quoted else word.raw
@@ -533,7 +550,11 @@ class _Reader:
             words.append(word)
 
     def _note_command(self, words: list[Word]) -> None:
-        """End a simple command: note it, and what it starts."""
+        """End a simple command: note it, and what it starts.
+
+        `words` are emptied. Scripts in it are read; one that only a shell can know is noted as a
+        command. Assignments alone are none.
+        """
         if not words:
             return
         waiting = [(tuple(words), 0)]
@@ -620,7 +641,10 @@ class _Reader:
             self._documents.append((end, target.quoted, sign[0] == "<<-"))
 
     def _read_documents(self) -> None:
-        """Read the here-documents that were announced on the line before."""
+        """Read the here-documents that were announced on the line before.
+
+        The cursor ends after the last of them. In one whose end was not quoted, commands are read.
+        """
         cursor = self._cursor
         waiting, self._documents = self._documents, []
         for end, quoted, indented in waiting:

@@ -249,7 +249,9 @@ class Closeness:
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
         """Return at most `count` terms that look like this one, the closest first, or none.
 
-        Case does not count, and only the first 64 characters are compared.
+        Case does not count, and only the first 64 characters are compared. A term looks alike if
+        this is its last part, or it is one to three slips away. So does one that shares at least
+        half of its pairs of letters.
         """
         text = fold(term[:_CHARS_MAX])[:_CHARS_MAX]
         ranked = [((-1, 0.0), place) for place in self._tails.get(text, ())]
@@ -265,7 +267,10 @@ class Closeness:
         return tuple(self._terms[place] for _, place in ranked[:count])
 
     def _candidates(self, text: str) -> list[tuple[float, int]]:
-        """Return the terms that share the most pairs, each with the share of pairs that differ."""
+        """Return the places of at most six terms, each after the share of pairs that differ.
+
+        They are the most alike of those that share the rarest runs with the text.
+        """
         pairs = _runs(text, 2)
         asked_for = (self._places.get(run) for run in _runs(text, 3))
         found = [places for places in asked_for if places is not None]
@@ -386,7 +391,10 @@ class Vocabulary:
         skills: Iterable[str] = (),
         thesaurus: Thesaurus | None = None,
     ) -> None:
-        """Gather the terms by kind. The text arguments of `tools` are looked at, no others'."""
+        """Gather the terms by kind. The text arguments of `tools` are looked at, no others'.
+
+        A name of several kinds is a tool, or else a function, or else a skill.
+        """
         self.has_thesaurus = thesaurus is not None
         entries = () if thesaurus is None else thesaurus.entries
         self._kinds: dict[str, Kind] = {}
@@ -435,7 +443,9 @@ class Vocabulary:
         return word if word in self._kinds else self._words.get(fold(word))
 
     def find_denied(self, path: str) -> str | None:
-        """Return the denied term that a name is, or begins with; None if there is none.
+        """Return the denied term that a name is, or begins with up to a dot; None if there is none.
+
+        Case counts.
 
         `module.*` uses everything in the module: it is returned itself if a term of that module is
         denied.
@@ -499,7 +509,8 @@ class Vocabulary:
     def near(self, term: str, *, count: int = 3) -> tuple[str, ...]:
         """Return at most `count` known terms that may have been meant.
 
-        The replacements that a denied term names come first, then terms that look alike.
+        The known ones among the replacements that a denied term names come first, then terms that
+        look alike.
         """
         instead = [
             each for each in map(normalize, self._denied.get(term, ())) if self.is_known(each)

@@ -22,7 +22,10 @@ _NEWER_SYNTAX = re.compile(
 
 
 def form_of(raw: bytes) -> Literal["operations", "python"]:
-    """Return which of the two forms a file has. Raise `InvalidProgram` if it has neither.
+    """Return which of the two forms a file has.
+
+    Raise `InvalidProgram` if it has neither, is empty or not UTF-8, or is over 1 MiB; Python has at
+    most 64 KiB.
 
     A JSON object is a list of operations; `read_program` checks that it can be run. Anything else
     is Python. Syntax that only a newer Python may know passes: the guest reports its fault when it

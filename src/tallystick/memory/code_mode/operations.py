@@ -91,7 +91,8 @@ def bundle_of(
 ) -> Bundle:
     """Make the bundle of a program that ran `operations` host calls.
 
-    A program that gave no answer gets the assembled one.
+    A program that gave no answer gets the assembled one. Without a tokenizer, the tokens of the
+    answer are not counted.
     """
     final = assembled_answer(recalled) if answer is None else answer
     counted = None
@@ -508,7 +509,7 @@ class _Gathered:
     def hold(self, *texts: str, pages: int) -> None:
         """Count the bytes of texts.
 
-        Raise `SandboxViolation` if they do not fit into `pages` pages.
+        Raise `SandboxViolation`, and count none, if they do not fit into `pages` pages.
         """
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         if self.bytes_held + size > pages * PAGE_BYTES:
@@ -539,7 +540,8 @@ class _CallThread:
         """Return the result of `work`, or raise its error.
 
         Raise `TimeoutError` if it is not there after `seconds` and `over` says that it is too late.
-        The thread must not be asked again then.
+        `over` is called then, and every 5 ms after that. The call goes on, and the thread must not
+        be asked again.
         """
         if not self._begun:
             self._begun = True
@@ -583,9 +585,10 @@ def run(
     Raise a `CodeModeError` if it ends early: `Halted`, `WallTimeExceeded`, `SandboxViolation` if
     there is no room for what it gathers, or `OperationFailed`.
 
-    `clock` gives milliseconds that only grow; it is called at the start, before each operation, at
-    the end, and when a call seems to have exceeded the time. `host` is called in another thread,
-    one call at a time. A call that exceeded the time may still be running there afterwards.
+    `tokenizer` counts the answer, if it is given. `clock` gives milliseconds that only grow; it is
+    called at the start, before each operation, at the end, and when a call seems to have exceeded
+    the time. `host` is called in another thread, one call at a time. A call that exceeded the time
+    may still be running there afterwards.
 
     An empty program (`EmptyProgram`) and one with an operation that is not allowed
     (`InvalidProgram`) are refused before anything is charged or asked. `OperationFailed` has an

@@ -137,7 +137,10 @@ class Gathered:
 
 
 def _assemble_answer(recalled: Sequence[RecallHit], bytes_max: int) -> tuple[str, int]:
-    """Return the assembled answer of as many hits as fit, and how many those are."""
+    """Return the assembled answer of as many hits as fit, and how many those are.
+
+    Without hits it is a line that says so; if not even the first fits, it is "".
+    """
     size = -1
     for count, hit in enumerate(recalled):
         size += _bytes(hit.content) + _LINE_BYTES
@@ -387,8 +390,9 @@ async def run_python(
 
     Raise `InvalidProgram` for a source that is not Python or is too long, of which nothing was run.
     Raise a `CodeModeError` if the program ends early: `Halted`, `WallTimeExceeded`,
-    `SandboxViolation`, `OperationFailed` or `ProgramFailed`; and `EmptyProgram` if it made no host
-    call. Raise `SandboxError` if the sandbox could not start it.
+    `SandboxViolation`, `OperationFailed` or `ProgramFailed`; and `EmptyProgram` if it is blank or
+    made no host call. Raise `SandboxError` if the sandbox could not start it. An error of the host
+    that is not ours is passed on.
     """
     try:
         size = len(source.encode("utf-8"))
@@ -481,7 +485,10 @@ _RESULT_TOO_LONG = "the program forged a result that is too long"
 
 
 def _check_started(result: ExecutionResult) -> None:
-    """Raise `InvalidProgram` for a source that is not Python, `SandboxError` if nothing began."""
+    """Raise `InvalidProgram` for a source that is not Python.
+
+    Raise `SandboxError` if the guest trapped before it used any fuel.
+    """
     error = result.error
     if error is None:
         return
@@ -526,7 +533,10 @@ def _missing_capability(result: ExecutionResult, *, pages: int) -> str | None:
 
 
 def _failure(error: ProgramError, calls: Calls, bundle: Bundle) -> CodeModeError:
-    """Return the error for a program's own failure: the host's refusal, if it let one through."""
+    """Return the error for a program's own failure: the host's refusal, if it let one through.
+
+    That is `OperationFailed`, with the refusal as its cause; any other failure is `ProgramFailed`.
+    """
     failed = calls.failed
     if failed is not None and error.kind == "HostError" and error.message == failed.why:
         refused = OperationFailed(

@@ -110,8 +110,9 @@ def run_recall_program(
     """Run a program, and return its bundle. Raise a `CodeModeError` if it ends early.
 
     A text is a list of operations as JSON, or Python. `budget` is by default the one of its form.
-    Python runs in the sandbox that `sandbox` opens, and that is closed afterwards. Raise
-    `InvalidProgram` if it is no program, and `SandboxError` if the sandbox could not start it.
+    Python runs in the sandbox that `sandbox` opens, and that is closed afterwards. `host` is ended
+    afterwards, so it serves one program. Raise `InvalidProgram` if it is no program, and
+    `SandboxError` if the sandbox could not start it.
     """
     host = MemoryHost(memory) if host is None else host
     source = _read(program)
@@ -131,7 +132,10 @@ def run_recall_program(
 
 
 def _read(program: str | bytes | Program) -> str | Program:
-    """Return a list of operations, or the text of a Python program."""
+    """Return a list of operations, or the text of a Python program.
+
+    Raise `InvalidProgram` if it is neither.
+    """
     if isinstance(program, Program):
         return program
     if isinstance(program, str):
@@ -161,7 +165,10 @@ def _run_python(
 
 
 def open_sandbox() -> WasmSandbox:
-    """Load the sandbox in which a program runs unless the caller opens another."""
+    """Load the sandbox in which a program runs unless the caller opens another.
+
+    Raise `GuestMissing` if the guest image cannot be used.
+    """
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
     return WasmSandbox.load(cache=cache_directory(), output_directory=data_directory() / "output")

@@ -106,7 +106,8 @@ def token_similarities(query: bytes, notes: Sequence[bytes], *, dimensions: int)
     """Return for each note how well the tokens of the query are found among the note's, on average.
 
     A token counts by the most similar token of the note, and never below 0. A note or a query
-    without tokens gets 0. Raise `UsageError` if a length is not a multiple of `dimensions`.
+    without tokens gets 0. Raise `UsageError` if a length is not a multiple of `dimensions`, or that
+    is below 1.
     """
     if dimensions < 1 or any(len(each) % dimensions for each in (query, *notes)):
         raise UsageError("token vectors of different models or lengths cannot be compared")

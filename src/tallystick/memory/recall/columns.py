@@ -276,7 +276,7 @@ class NoteColumns:
         self._valid_from_latest = max(self._valid_from_latest, latest)
 
     def set_state(self, place: int, state: StateRow) -> None:
-        """Replace the present state of the note at `place`."""
+        """Replace the present state of the note at `place`. The former one is not kept here."""
         for column, values in self._state_columns([state]):
             column.values[place] = values[0]
         self._widen_bounds([state])

@@ -359,7 +359,11 @@ class StandingIndex:
             self._notes.add_tag(place, tag)
 
     def _update_note(self, db: sqlite3.Connection, number: int) -> None:
-        """Update a note that new entries are about: its state, shares, tags and place."""
+        """Update a note that new entries are about: its state, shares, tags and place.
+
+        If it was erased, or has other content now, it is dropped at its place. With other content
+        it is added again.
+        """
         place = self._notes.find_place(number)
         row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
         if place is not None and (row is None or _body(row) != self._body_at(place)):

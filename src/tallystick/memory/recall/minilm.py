@@ -190,7 +190,8 @@ _HEADER_BYTES_MAX = 1 << 20
 def read_safetensors(data: bytes) -> dict[str, NDArray[np.float32]]:
     """Return the tensors of a safetensors file that are 32-bit floats. Others are left out.
 
-    Raise `UsageError` if the length of its header shows that it is no such file.
+    Raise `UsageError` if the length of its header shows that it is no such file. Other damage
+    raises what is met first, such as `ValueError` or `KeyError`.
     """
     import numpy as np
 

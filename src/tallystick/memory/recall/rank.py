@@ -345,7 +345,9 @@ class _Ranking:
     def add_dense(self, embedder: Embedder | None) -> None:
         """Add the cosine of query and note. A long note counts by its nearest window.
 
-        `embedder` is called once, or not at all if the lane is left out; then a remark says why.
+        `embedder` is called once, or not at all if the lane is left out; then a remark says why,
+        unless the lane has no weight. Raise `UsageError` for vectors of another length than its
+        own.
         """
         if not self._profile.dense:
             return
@@ -576,9 +578,9 @@ _GRAM = 3
 def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
     """Return `k` notes of a small scope, those with the most similar words first.
 
-    Words are compared by the groups of three letters that they share. Authors are among the words
-    of their notes. Notes without any likeness are returned too, with the score 0. A query without
-    words finds nothing.
+    Words are compared by the groups of three letters that they share. Stop words of the query count
+    only if it has no others. Authors are among the words of their notes. Notes without any likeness
+    are returned too, with the score 0. A query without words finds nothing.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]

@@ -175,7 +175,10 @@ class OpenScope:
     def of_all(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
     ) -> RankedView:
-        """Rank every note of the scope. The result is the same with and without an index."""
+        """Rank every note of the scope. The result is the same with and without an index.
+
+        Raise the errors of `rank`.
+        """
         if self._standing is not None and not self.large:
             listed = full_list(query, self._standing, self._standing.numbers)
             return self._rank_list(query, listed, self._standing, k, profile, embedder)
@@ -186,7 +189,11 @@ class OpenScope:
     def of_shortlist(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
     ) -> RankedView:
-        """Rank the notes of a short list, and say in `notes` that it was one."""
+        """Rank the notes of a short list, and say in `notes` that it was one.
+
+        A text is embedded once, however often it is needed. Raise the errors of `shortlist` and of
+        `rank`.
+        """
         once = None if embedder is None else CachingEmbedder(embedder)
         look = self._look
         whole: NumberedScope | None = self._standing
@@ -220,7 +227,10 @@ class OpenScope:
         return self._standing is not None
 
     def count_all(self, count: Count, *, tokenizer: str) -> None:
-        """Count the tokens of all notes now, so that a recall need not."""
+        """Count the tokens of all notes now, so that a recall need not.
+
+        Without a standing index, nothing is done: there is no place to keep the counts.
+        """
         if self._standing is not None:
             self._standing.tokens(self._db, count, tokenizer=tokenizer)
 
@@ -246,7 +256,10 @@ class OpenScope:
         profile: Profile,
         embedder: Embedder | None,
     ) -> RankedView:
-        """Rank a list, and make a view of the hits."""
+        """Rank a list, and make a view of the hits.
+
+        The view has the hits alone. Raise the errors of `rank`.
+        """
         scope = self._candidates(listed, whole, profile, embedder)
         ranked = rank(
             query,
@@ -370,7 +383,7 @@ def recall(
 
     The entry counts as an access to each hit. `index` makes it quicker in a large memory; the
     result is the same without. Without `count`, the receipt has no tokens, and `tokens_max` cannot
-    be asked for.
+    be asked for. `tokenizer` is the name of `count` in the receipt.
 
     Raise `UsageError` or `NoteInvalid` for a request out of range. Raise `EmbedderNotConfigured` if
     `semantic` or `hybrid` is asked for and there is no embedder or no model, and `ModelMismatch` if
@@ -684,7 +697,7 @@ def _few(receipt: RecallReceipt) -> str:
 def _filters(said: object) -> Filters:
     """Return the filters that a receipt describes.
 
-    Raise `UsageError` for one that is unknown here.
+    Raise `UsageError` for one that is unknown here, `msgspec.ValidationError` for a wrong value.
     """
     words = msgspec.convert(said, type=dict[str, object])
     unknown = sorted(words.keys() - Filters.__dataclass_fields__.keys())

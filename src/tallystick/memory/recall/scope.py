@@ -147,7 +147,8 @@ class Scope(Protocol):
 
     `counts` are the terms of a note's text and how often each is in it (`words.count_terms`); a
     store keeps them, since they never change. `vectors` has one for each window of the text, none
-    if it was not embedded. `tokens` are the token vectors of all windows, one after the other.
+    if it was not embedded. `tokens` are the token vectors of all windows, one after the other; None
+    if a window has none, or if the note was not embedded.
     """
 
     @property
@@ -163,7 +164,10 @@ class Scope(Protocol):
 
 
 class ListScope:
-    """Notes held in memory, with their vectors if an embedder made any."""
+    """Notes held in memory, with their vectors if an embedder made any.
+
+    A method that takes an id of a note raises `KeyError` if there is no such note.
+    """
 
     def __init__(
         self,

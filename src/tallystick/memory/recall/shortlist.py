@@ -122,8 +122,9 @@ def shortlist(
 ) -> Shortlist:
     """Return the candidates for a query: at most 300 by words, or 150 by words and 300 by vectors.
 
-    `embedder` is called at most once. It is None if there are no vectors to compare. Raise
-    `UsageError` if its vectors have another length than those of the store.
+    There are none by words if the profile gives those no weight. `embedder` is called at most once.
+    It is None if there are no vectors to compare. Raise `UsageError` if its vectors have another
+    length than those of the store.
     """
     asked = _parse_query(query, whole)
     by_vectors = profile.dense and any(char.isalnum() for char in asked.text)
@@ -181,7 +182,8 @@ def term_scores(
 ) -> Number:
     """Return what a term adds to the score of a note that has it `often` among `length` terms.
 
-    Numbers and arrays go through the same operations in the same order, so the bits are the same.
+    `usual` is the mean length of a note, `rarity` the weight of the term. Numbers and arrays go
+    through the same operations in the same order, so the bits are the same.
     """
     longer = length / usual  # type: ignore[operator]
     held = bm25.saturation * (1 - bm25.length + bm25.length * longer)
@@ -483,7 +485,10 @@ def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int)
 def content_tokens(
     db: sqlite3.Connection, numbers: Collection[int], count: Count
 ) -> Iterator[tuple[int, int]]:
-    """Yield the number of each of some notes, and how many tokens its content has."""
+    """Yield the number of each of some notes, and how many tokens its present content has.
+
+    Erased notes are left out. `count` is called once for each note.
+    """
     select = (
         "SELECT number, body FROM state JOIN log ON log.seq = body_seq "
         f"WHERE seq_to = {OPEN} AND number"

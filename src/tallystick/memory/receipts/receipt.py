@@ -430,7 +430,8 @@ def check_query(
 ) -> bool:
     """Check that a receipt was given for a query, with its maker's key or with the query's own.
 
-    Return False if neither key can check it. Raise `QueryHashMismatch` if it was another query.
+    Return False if neither key can check it. Raise `QueryHashMismatch` if it was another query, and
+    `HmacInit` if `key` is too short.
     """
     if has_query_key(receipt):
         own = query_key(receipt.read_id, key=key) if key is not None else given_key

@@ -222,7 +222,7 @@ def read_receipt_file(data: bytes) -> ReceiptFile | Receipt:
 
 
 def _other_version(data: bytes) -> str | None:
-    """Return that the file is of another version, if that is all that can be read of it."""
+    """Return that the file is of another version, if its format says so; otherwise None."""
     try:
         format = msgspec.json.decode(data, type=_Kind).format
     except UNREADABLE:
@@ -289,9 +289,11 @@ def verify_receipt_file(
     """Check somebody else's receipt against a copy of the memory, or against an export of it.
 
     `key` is the public key of the receipt's maker, or the PEM file with it. `head` is a head of the
-    memory that its owner gave. An export needs the key. Raise a `ReceiptError` if something does
-    not hold, and `UsageError` if `against` is neither a memory nor an export, or if an export comes
-    without a key.
+    memory that its owner gave. `profile` has to be the one that ranked. An export needs the key.
+    Raise a `ReceiptError` if something does not hold, and `UsageError` if `against` is neither a
+    memory nor an export. Raise `UsageError` too if it or the key cannot be read, or if an export
+    comes without a key or with a head. A forgetting has no query: raise `UsageError` for one. Raise
+    a `StorageFailed` if the memory cannot be opened.
     """
     file = read_receipt_file(data)
     if isinstance(key, Path):
@@ -325,10 +327,12 @@ def verify_with_memory(
     profile: Profile = DEFAULT,
     embedder: Embedder | Literal["auto"] | None = "auto",
 ) -> CheckedReceipt:
-    """Check a receipt against a copy of the memory, with no secret. Raise a `ReceiptError`.
+    """Check a receipt against a copy of the memory, with no secret.
 
     The whole copy is checked as well: a log that was changed anywhere gives no result. Without a
-    `key` and a `head`, the head is the copy's own.
+    `key` and a `head`, the head is the copy's own. If only scores by a model differ, by at most
+    0.001, the ranking is `close`. Raise a `ReceiptError` if something does not hold, `UsageError`
+    for a query of a forgetting.
     """
     if key is not None:
         _check_key(file, key)
@@ -405,7 +409,10 @@ def verify_with_export(
 
 
 def _check_key(file: ReceiptFile | Receipt, key: PublicKey) -> None:
-    """Raise `SignatureMismatch` unless the holder of a key signed the file as it is."""
+    """Raise `SignatureMismatch` unless the holder of a key signed the file as it is.
+
+    Raise `ReceiptUnreadable` if there is no receipt in it.
+    """
     if not isinstance(file, ReceiptFile) or not file.signed:
         id = id_of(file.read() if isinstance(file, ReceiptFile) else file)
         why = f"it has no signature; its maker adds one: tally memory receipt {id[:80]} --sign"
@@ -420,7 +427,11 @@ def _check_key(file: ReceiptFile | Receipt, key: PublicKey) -> None:
 def _opened(
     file: ReceiptFile | Receipt, query: str | None
 ) -> tuple[Receipt, str | None, bytes | None]:
-    """Return the receipt, its query as far as known, and the key of its query if it is there."""
+    """Return the receipt, its query as far as known, and the key of its query if it is there.
+
+    Raise `ReceiptUnreadable` for a file without a receipt, `UsageError` for a query of a
+    forgetting.
+    """
     if not isinstance(file, ReceiptFile):
         receipt, given_key = file, None
     else:
@@ -440,7 +451,10 @@ def _verify(
     profile: Profile,
     embedder: Embedder | Literal["auto"] | None,
 ) -> tuple[Verified | VerifiedForget, str]:
-    """Check a receipt that is genuine, and say why its recall was not repeated if it was not."""
+    """Check a receipt that is genuine, and say why its recall was not repeated if it was not.
+
+    Raise a `ReceiptError` if it does not hold. If a model ranked, scores may differ by 0.001.
+    """
     if not isinstance(receipt, RecallReceipt):
         return verify_forgotten(memory, receipt, keys=None), ""
     model: Embedder | None = None
@@ -470,7 +484,10 @@ def _verify(
 
 
 def _embedder(digest: str, given: Embedder | Literal["auto"] | None) -> tuple[Embedder | None, str]:
-    """Return the embedder that a receipt was made with, or why it is not here."""
+    """Return the embedder that a receipt was made with, and ""; or None, and why it is not here.
+
+    Raise `UsageError` if the files of the model are not those that this version was made for.
+    """
     if given == "auto":
         given = None if missing() else MiniLm.load(cache=cache_directory())
     if given is None:
@@ -481,7 +498,10 @@ def _embedder(digest: str, given: Embedder | Literal["auto"] | None) -> tuple[Em
 
 
 def _entry_with(memory: SqliteMemory, receipt: Receipt, seq: int) -> Entry:
-    """Return the entry at a position, which has this receipt. Raise `NotOnLog` if it has not."""
+    """Return the entry at a position, which has this receipt. Raise `NotOnLog` if it has not.
+
+    Raise `MemoryDiffers` if the log cannot be read there.
+    """
     id = id_of(receipt)
     try:
         entry = next(memory.entries(start=seq, stop=seq), None)

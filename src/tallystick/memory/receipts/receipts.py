@@ -281,7 +281,7 @@ def verify_receipt(
     With `keys` None, the caller has checked in another way that the receipt is genuine; then
     `given_key`, the key of its query, checks the query. Without the query, the recall is not
     repeated. Scores may differ by `tolerance`. Raise a `ReceiptError` that names the first thing
-    that does not hold.
+    that does not hold. Errors of `contents` and `recompute` are passed on.
     """
     key = None if keys is None else check_signature(receipt, keys)
     same: Literal["same", "not_given", "not_checked"] = "not_given"
@@ -453,7 +453,8 @@ def _close(one: object, other: object, tolerance: float) -> bool:
 def find_recall_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
     """Return the receipt of a recall.
 
-    Raise `ReceiptUnknown` if this memory gave none of that id.
+    Raise `ReceiptUnknown` if this memory gave none of that id, `MemoryCorrupt` if it cannot be
+    read.
     """
     found = _find_receipt(memory, read_id)
     if not isinstance(found, RecallReceipt):
@@ -464,7 +465,8 @@ def find_recall_receipt(memory: SqliteMemory, read_id: str) -> RecallReceipt:
 def find_forget_receipt(memory: SqliteMemory, forget_id: str) -> ForgetReceipt:
     """Return the receipt of a forgetting.
 
-    Raise `ReceiptUnknown` if this memory gave none of that id.
+    Raise `ReceiptUnknown` if this memory gave none of that id, `MemoryCorrupt` if it cannot be
+    read.
     """
     found = _find_receipt(memory, forget_id)
     if not isinstance(found, ForgetReceipt):

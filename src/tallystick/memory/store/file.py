@@ -32,7 +32,10 @@ _ERRORS = StoreErrors(
 
 
 def memory_kind(*, schema: Sequence[str], fill: Callable[[sqlite3.Connection], None]) -> FileKind:
-    """Return the kind of file that a memory with these tables is."""
+    """Return the kind of file that a memory with these tables is.
+
+    `fill` is called once for a file, in the transaction that makes its tables.
+    """
     return FileKind(
         name="a memory in a file",
         application_id=APPLICATION_ID,

@@ -433,7 +433,11 @@ def _share(db: sqlite3.Connection, number: int, seq: int, record: NoteShared) ->
 
 
 def _drop(db: sqlite3.Connection, number: int) -> None:
-    """Delete the rows with what a note said. Rows that are gone already are no error."""
+    """Delete the rows with what a note said. Rows that are gone already are no error.
+
+    Those are its terms, state, tags and sightings, and the relations that its content named.
+    Shares, accesses and later relations stay.
+    """
     row = db.execute("SELECT terms FROM told WHERE number = ?", (number,)).fetchone()
     if row is not None:
         # An FTS5 table with external content needs the old terms to remove them.

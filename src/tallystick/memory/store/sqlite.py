@@ -223,7 +223,9 @@ class LogWriter:
     ) -> tuple[int, str]:
         """Append a record to the log and apply it to the projections.
 
-        Return its position and the salted digest of its body. `same` is as in `fold`.
+        Return its position and the salted digest of its body. `note` is the id that it is about.
+        `origin` names the request, stays after an erasure, and is not checked here. `same` is as in
+        `fold`.
         """
         entry, header = seal_entry(
             head=self.head,
@@ -370,7 +372,9 @@ class SqliteMemory:
     ) -> contextlib.AbstractContextManager[None]:
         """End the work of this thread soon after `unwanted` returns True, with `TimeoutError`.
 
-        A statement that is interrupted raises `StorageFailed`. What is being written is written.
+        `unwanted` is called often: before each `reading` and `writing`, and while a statement
+        reads. What is being written is written, and a scrub under way goes on. Inside another one
+        of these, only the inner one counts.
         """
         return self._file.interruptible(unwanted)
 
@@ -453,7 +457,11 @@ class SqliteMemory:
         )
 
     def _prepare(self) -> None:
-        """Rebuild the projections if they do not fit the log, and scrub if due. Check only once."""
+        """Rebuild the projections if they do not fit the log, and scrub if due. Check only once.
+
+        A scrub that finds the file locked is left to a later opening. Raise `MemoryCorrupt` if an
+        entry does not hold.
+        """
         if self._ready:
             return
         with self._file.reading() as db:
@@ -488,7 +496,8 @@ def fold_all(
 ) -> int:
     """Fold the log of one database into the empty projections of another, and check every entry.
 
-    Return how many there are. Raise `MemoryCorrupt` at the first entry that does not hold.
+    Return how many there are. Raise `MemoryCorrupt` at the first entry that does not hold, and
+    `sqlite3.Error` at one that cannot follow those before it.
     """
     previous, at = empty_head().hash, 0
     rows = source.execute("SELECT seq, header, hash, salt, body FROM log ORDER BY seq")

@@ -273,7 +273,8 @@ def embed_missing(
 
     Raise `ModelMismatch` if the store has another model, or the same with other dimensions. With
     `replace`, delete its vectors instead, and embed every note again; with the store's own model
-    `replace` changes nothing. Errors of `choose_model` and of the embedder are passed on.
+    `replace` changes nothing. Errors of `choose_model` and of the embedder are passed on. Raise
+    `NoteNotFound` if a note is erased by another process while it is embedded.
     """
     if model_of(memory) != (embedder.digest, dimensions):
         choose_model(memory, embedder.digest, dimensions=dimensions, replace=replace)

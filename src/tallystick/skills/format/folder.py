@@ -121,7 +121,8 @@ class Folder:
     ) -> None:
         """Add the entries of an open directory, and of those below it, under `prefix`.
 
-        Raise `SkillUnreadable` if they are too many or too deep.
+        Raise `SkillUnreadable` if they are too many or too deep, `NotInside` or `OSError` if one
+        cannot be opened.
         """
         if prefix.count("/") > _SKILL_DEPTH_MAX:
             raise SkillUnreadable(
@@ -420,7 +421,7 @@ def _open_root(root: Path, within: Path | None) -> Iterator[int]:
     """Open the directory of a layer; yield its descriptor.
 
     With `within`, it is opened from there, a component at a time. Raise `NotInside` if a link leads
-    out of it.
+    out of it, `OSError` if the system fails, `NotSupportedHere` on one without POSIX directories.
     """
     system.require_posix("a folder of skills")
     start = root if within is None else Path(os.path.realpath(within))
@@ -454,7 +455,8 @@ def _search(top: int, walk: Walk) -> None:
 def _visit(directory: int, place: _WalkedDirectory, walk: Walk) -> list[_WalkedDirectory]:
     """Add a directory's skill to the walk; return the directories to look at next.
 
-    Below the root, a directory with a skill is not searched for others.
+    Below the root, a directory with a skill is not searched for others. Faults and cuts are noted
+    in the walk. Raise `OSError` if the directory cannot be listed.
     """
     with os.scandir(directory) as listing:
         entries = [each for _, each in zip(range(_ENTRIES_MAX + 1), listing, strict=False)]
@@ -517,7 +519,10 @@ def _subdirectories(
 
 
 def _link_fault(directory: int, entry: os.DirEntry[str]) -> str:
-    """Return why a link was not followed, if it may have been meant as a skill; otherwise ""."""
+    """Return why a link was not followed; "" for one that leads to something but a directory.
+
+    A link to a directory, or to nothing, may have been meant as a skill.
+    """
     try:
         leads = stat.S_ISDIR(entry.stat().st_mode)
         target = os.readlink(entry.name, dir_fd=directory) if leads else ""

@@ -42,7 +42,10 @@ def one_line_text(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Return the first 60 characters of a text, on one line and in quotes, for a message."""
+    """Return a text on one line and in single quotes, for a message.
+
+    Only its first 240 characters are read. A line of more than 60 is cut, with an ellipsis.
+    """
     line = one_line_text(text[: _QUOTED_CHARS_MAX * 4])
     cut = line if len(line) <= _QUOTED_CHARS_MAX else f"{line[:_QUOTED_CHARS_MAX]}…"
     return f"'{cut}'"
@@ -143,7 +146,10 @@ def _closing_line(lines: list[str], start: int) -> int | None:
 
 
 def _read_fields(source: str, body: str, problems: list[Problem]) -> Split:
-    """Read the frontmatter; return it with the body and all problems."""
+    """Read the frontmatter; return it with the body and all problems.
+
+    New problems are added to `problems`. If the frontmatter cannot be used, `fields` is None.
+    """
     # The library takes longer to import than most commands do without it.
     from tallystick.skills.format.yaml_head import Reading, Unusable, parse, quote_texts
 

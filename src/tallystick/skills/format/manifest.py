@@ -24,9 +24,10 @@ _RUN = re.compile(r"-{2,}")
 def usable_name(text: str) -> str | None:
     """Return a name as it is written in an id, or None if it cannot be in one.
 
-    Letters, marks and digits of any script are allowed, and inside also `-`, `_`, `.` and single
-    spaces. So an id is one line and has no slash but those of its namespace. It is no option of a
-    command, and ends no quotes wherever it is put.
+    It is normalized (NFKC) and has at most 128 characters: letters, marks and digits of any script,
+    `-`, `_`, `.` and single spaces. The first is a letter, a digit or `_`. So an id is one line and
+    has no slash but those of its namespace. It is no option of a command, and ends no quotes
+    wherever it is put.
     """
     if has_hidden(text.strip()):
         return None
@@ -37,7 +38,9 @@ def usable_name(text: str) -> str | None:
 
 
 def folder_name(directory: str) -> str | None:
-    """Return the name that a folder gives to what is in it; strange characters become hyphens.
+    """Return the name that a folder gives to what is in it.
+
+    If its own name is not usable, strange characters become hyphens, and it is cut to 128.
 
     Return None for a folder whose name hides characters, or has none that can be used.
     """
@@ -134,14 +137,20 @@ class Fields:
         return text
 
     def hint(self, key: str) -> str:
-        """Return a text that is often written in brackets, and so comes as a list."""
+        """Return a text that is often written in brackets, and so comes as a list.
+
+        A list of texts is returned in brackets again, without a problem; else as by `text`.
+        """
         value = self.values.get(key)
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return f"[{', '.join(value)}]"
         return self.text(key)
 
     def flag(self, key: str, *, default: bool, closed: bool) -> bool:
-        """Return a field as true or false: `default` if absent, `closed` if it cannot be read."""
+        """Return a field as true or false: `default` if absent, `closed` if it cannot be read.
+
+        Words such as `yes`, `off` and `1` are read too, with a warning.
+        """
         if key not in self.values:
             return default
         value = self.values[key]
@@ -182,7 +191,8 @@ class Fields:
     def tools(self, key: str) -> tuple[str, ...] | None:
         """Return at most 256 names of tools; None if the key is absent, empty if it names nothing.
 
-        A value that cannot be read, or more names, are an error.
+        A value that cannot be read, or more names, are an error; so is a name with a colon before
+        its brackets, except `namespace:<tag>`.
         """
         if key not in self.values:
             return None
@@ -229,7 +239,10 @@ class Fields:
         )
 
     def _names(self, key: str, value: object, *, closed: bool = False) -> tuple[str, ...]:
-        """Return at most 256 names of a list, each once; add a problem for each that is not one."""
+        """Return at most 256 names of a list, each once; add a problem for each that is not one.
+
+        With `closed`, a problem is an error, otherwise a warning. More names are a problem too.
+        """
         tell = self.fail if closed else self.warn
         if not isinstance(value, list):
             tell(f"{_key_name(key)}.type", f"{_key_name(key)} is no list of names")
@@ -432,7 +445,10 @@ _ABBREVIATIONS = ("e.g.", "i.e.", "etc.", "vs.", "cf.", "incl.", "approx.")
 
 
 def _short_form(line: str) -> str:
-    """Return the first sentence, or as many words as fit, in at most 120 characters."""
+    """Return the first sentence, or as many words as fit, in at most 120 characters.
+
+    Words that are cut off are shown by an ellipsis. An abbreviation ends no sentence.
+    """
     end = 0
     for at, each in enumerate(line[:_SHORT_CHARS_MAX]):
         following = line[at + 1 : at + 3]

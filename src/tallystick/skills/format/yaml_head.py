@@ -136,7 +136,10 @@ def _mapping(events: Iterator[yaml.Event], reading: Reading, depth: int) -> dict
 
 
 def _with_underscores(value: dict[str, object], reading: Reading) -> dict[str, object]:
-    """Return the fields with underscores in their keys: a hyphen and an underscore count as one."""
+    """Return the fields with underscores in their keys: a hyphen and an underscore count as one.
+
+    Of two keys that become one, the last counts; it is added to the duplicates of `reading`.
+    """
     made: dict[str, object] = {}
     for key, each in value.items():
         name = key.replace("-", "_")
@@ -162,6 +165,8 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ufffe\uffff]")
 
 def quote_texts(source: str, reading: Reading, first: Unusable) -> dict[str, object]:
     """Read a frontmatter again with its texts in quotes, where they need them.
+
+    Control characters are left out.
 
     Raise `first`, the fault of the first reading, if that does not help; a final fault is raised as
     it is.
