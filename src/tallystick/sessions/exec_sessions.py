@@ -57,7 +57,8 @@ class HeldSession:
     async def reopen(self, sandbox: WasmSandbox) -> WasmInterpreter:
         """Open the interpreter as the last process left it, or a fresh one if none did.
 
-        Raise `StoreError` if its image cannot be read.
+        Raise `StoreError` if its image cannot be read, `SessionNotFound` if the session was
+        removed, and the errors of the sandbox if it cannot load the image.
         """
         id = self.name.session
         session = await sandbox.open(
@@ -75,7 +76,7 @@ class HeldSession:
     async def keep(self, session: WasmInterpreter) -> None:
         """Store the interpreter for the next process, and release the one before.
 
-        A session that was removed stays removed.
+        A session that was removed stays removed. Raise the errors of `Sessions.put_interpreter`.
         """
         with contextlib.suppress(SessionNotFound):
             self._sessions.put_interpreter(self.name.session, await session.image())

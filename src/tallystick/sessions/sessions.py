@@ -91,7 +91,8 @@ def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
 def summary_of(earlier: Sequence[EarlierRun]) -> str:
     """Return the summary of earlier runs for a model: the last five answered ones, one per line.
 
-    A goal is cut at 200 characters, an answer at 400. The result is empty if there is none.
+    A goal is cut at 200 characters, an answer at 400, and white space becomes single spaces. A lost
+    run is marked so, and a heading comes first. The result is empty if there is none.
     """
     answered = [each for each in earlier if each.goal is not None and each.stop == "answered"]
     if not answered:
@@ -123,7 +124,10 @@ def _earlier_run(ledger: Ledger, run: str) -> EarlierRun:
 
 
 def has_ended(ledger: Ledger, run: str) -> bool:
-    """Return True if the last entry of a run is its end; False if that cannot be read."""
+    """Return True if the last entry of a run is its end.
+
+    False also if that cannot be read, or if the run is not here.
+    """
     row = ledger.row(run)
     if row is None or not row.head.count:
         return False
@@ -134,7 +138,10 @@ def has_ended(ledger: Ledger, run: str) -> bool:
 
 
 def _had_programs(ledger: Ledger, run: str) -> bool:
-    """Return True if a run ran programs, which change the interpreter of its session."""
+    """Return True if a run ran programs, which change the interpreter of its session.
+
+    False also if its records cannot be read.
+    """
     try:
         return any(isinstance(each, RunProgram) for each in whole_records(ledger, run))
     except (LedgerError, *UNREADABLE):
@@ -170,7 +177,10 @@ _TEARDOWN_SECONDS = 10.0
 
 
 def book_path(ledger: Path) -> Path:
-    """Return the path of the book of sessions that belongs to a ledger: beside it."""
+    """Return the path of the book of sessions that belongs to a ledger: beside it.
+
+    It is `sessions.db` for `ledger.db`, else the name of the ledger with `-sessions.db` after it.
+    """
     named = "sessions.db" if ledger.name == "ledger.db" else f"{ledger.name}-sessions.db"
     return ledger.with_name(named)
 
@@ -261,8 +271,9 @@ class Sessions:
     def remove(self, session: str) -> SessionInfo:
         """Delete a session: its interpreter and its snapshots. Its runs stay in the ledger.
 
-        A run in it is cancelled, even one of another process. Raise `SessionBusy` if such a run did
-        not end within 10 s; the session is deleted nevertheless.
+        A run in it is cancelled, even one of another process. Return the session as it was. Raise
+        `SessionBusy` if such a run did not end within 10 s; the session is deleted nevertheless,
+        and its images when that run ends.
         """
         # The book first: a run in the session notices that its row is gone, cancels itself and
         # releases the lock, even in another process.
@@ -366,7 +377,8 @@ class Sessions:
     def restore(self, session: str, name: str) -> KeptSnapshot:
         """Replace the interpreter by a snapshot, by its name or `name:id`. Return the snapshot.
 
-        Raise `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none,
+        The work of a dead process is finished first, and a loss that it finds is not raised. Raise
+        `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none,
         and an error for a session that cannot be used.
         """
         with self.working(session):
@@ -376,7 +388,7 @@ class Sessions:
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
-        """Return the snapshots of a session."""
+        """Return the snapshots of a session in the order they were taken."""
         return self.book.kept.snapshots(session)
 
     def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
@@ -431,8 +443,9 @@ class Sessions:
         """Finish the work of a process that died. The caller must have locked the session.
 
         An interpreter that a run had prepared becomes the session's if the ledger has the end of
-        the run, else it is dropped. What its process had spent is counted, and images without a
-        reference are released. Return the runs whose variables are lost.
+        the run, else it is dropped. Every run in progress is noted as ended, with what its records
+        say that it spent, or deleted if it has none. Images without a reference are released.
+        Return the runs whose variables are lost.
         """
         left, kept = self.book.get(session).left, self.book.kept
         lost = []

@@ -282,9 +282,10 @@ def from_text(kind: Kind, text: str, *, variable: str) -> Value:
 
 
 def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "") -> UsageError:
-    """Return the error for an unknown key, with the closest known one, but without the value.
+    """Return the error for an unknown key, without its value.
 
-    A name that looks like that of a secret gets other advice: to put it into a variable.
+    It names the closest known key, or all of them if none is close. A name that looks like that of
+    a secret gets other advice: to put it into a variable.
     """
     names = sorted(known)
     close = difflib.get_close_matches(key[:80], names, n=1, cutoff=0.85)

@@ -281,7 +281,8 @@ class StepPlace:
     def for_request(self, request: RunRequest, client: Asking) -> RunSteps:
         """Keep the steps around a run that is asked for here open, and find out which run it is.
 
-        Raise `UsageError` if an input cannot be read, and the errors of `RunSteps.for_request`.
+        If the steps have a record, raise `UsageError` if an input cannot be read, or in a resume if
+        the model cannot be opened. Raise the errors of `RunSteps.for_request`.
         """
 
         def request_of(again: StepReplay, model: str | None) -> RunAsked:

@@ -534,7 +534,8 @@ def verify_references(
 ) -> AttachmentsReport:
     """Verify attachments, and check that holders keep what records of runs and sessions name.
 
-    Damage of the ledger's file, runs and sessions that cannot be read are in `damage`.
+    Damage of the ledger's file, runs and sessions that cannot be read are in `damage`. Raise
+    `LedgerError` or `AttachmentError` if the rows of runs or attachments cannot be read.
     """
     damage = ledger.damage()
     audit = Audit(ledger)

@@ -96,7 +96,10 @@ class LedgerWriter:
         return self._head
 
     def append_later(self, record: Record) -> None:
-        """Defer a record to the next write. The 256th that waits starts one, and does not wait."""
+        """Defer a record to the next write. The 256th that waits starts one, and does not wait.
+
+        Raise what the ledger raises if that write cannot start.
+        """
         with self._guard:
             self._hold([record])
             if len(self._held) >= _HELD_MAX:

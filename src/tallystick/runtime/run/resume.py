@@ -104,10 +104,11 @@ async def resume(
     """Resume a run, and return its result. A run that was answered is returned as it is.
 
     `parent` is the parent of a child run, whose scopes pay for it. Raise `ResumeRefused` if the run
-    cannot be resumed, and `RunInDoubt` if a call in doubt needs a decision. Raise `RunNotFound`,
-    `UsageError` if a living process works on it, and `LedgerConflict` if another has written to it
-    meanwhile. For a child, a `UsageError` or `BackendError` becomes `ResumeRefused`: the program of
-    its parent must not catch it and continue.
+    cannot be resumed, `RunInDoubt` if a call in doubt needs a decision, and `ResumeDiverged` if it
+    does not repeat its record. Raise the errors of `Leases.again` for a session. Raise
+    `RunNotFound`, `UsageError` if a living process works on it, and `LedgerConflict` if another has
+    written to it meanwhile. For a child, a `UsageError` or `BackendError` becomes `ResumeRefused`:
+    the program of its parent must not catch it and continue.
     """
     try:
         return await _resume(context, run, request, children, around, parent)
@@ -351,8 +352,9 @@ async def _decide(
 def read_checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     """Return the head and the records of a run.
 
-    Raise `RunNotFound`, `RecordUnreadable`, or `ResumeRefused` if its chain is damaged or empty,
-    and `UsageError` for a chain of steps.
+    Raise `RunNotFound`, and `RecordUnreadable` for a record of another version. Raise
+    `ResumeRefused` if its chain is damaged or empty, or if it was pruned or imported from a log of
+    rlms. Raise `UsageError` for a chain of steps.
     """
     row = ledger.row(run)
     if row is None:

@@ -263,14 +263,15 @@ class Leases(Protocol):
     ) -> AbstractContextManager[Surroundings]:
         """Lease the session of a run that is resumed, and release it on the way out.
 
-        Yield `NOTHING_AROUND` for a run in no session. `steal` also takes the lease of a living
-        process.
+        Yield `NOTHING_AROUND` for a run in no session, and with `steal` also for a session that a
+        living process works in. Without `steal`, raise `SessionBusy` for that one.
         """
         ...
 
     def finish(self, run: str, records: Sequence[Record]) -> bool:
         """Hand the variables of an ended run to its session. Return True if they are lost.
 
-        Return False for a run in no session.
+        Return False for a run in no session, or if a living process still has to finish it there.
+        Raise `SessionNotKept` if a loss was not reported yet.
         """
         ...
