@@ -882,7 +882,8 @@ class Session:
     def _start_of(self, run: str) -> RunStarted | None:
         """Return the start of a recorded run; None if it is not there or cannot be read.
 
-        For a fork, this is the start of its first ancestor.
+        For a fork, this is the start of its first ancestor. Raise `ResumeRefused` if a body of the
+        run was removed.
         """
         from tallystick.core.records import RunStarted
         from tallystick.runtime.runs.history import whole_records

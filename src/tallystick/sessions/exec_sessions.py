@@ -57,8 +57,8 @@ class HeldSession:
     async def reopen(self, sandbox: WasmSandbox) -> WasmInterpreter:
         """Open the interpreter as the last process left it, or a fresh one if none did.
 
-        Raise `StoreError` if its image cannot be read, `SessionNotFound` if the session was
-        removed, and the errors of the sandbox if it cannot load the image.
+        Raise `StoreError` if its image cannot be read, `SnapshotMismatch` if it does not fit the
+        sandbox, and `SessionNotFound` if the session was removed.
         """
         id = self.name.session
         session = await sandbox.open(

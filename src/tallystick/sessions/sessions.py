@@ -140,7 +140,7 @@ def has_ended(ledger: Ledger, run: str) -> bool:
 def _had_programs(ledger: Ledger, run: str) -> bool:
     """Return True if a run ran programs, which change the interpreter of its session.
 
-    False also if its records cannot be read.
+    False also if its records cannot be read. Raise `ResumeRefused` if one of them was erased.
     """
     try:
         return any(isinstance(each, RunProgram) for each in whole_records(ledger, run))

@@ -178,8 +178,8 @@ def enter_step(
 
     It gives the step, None if nothing was entered. `depth` is for hosts that count their own calls,
     `key` distinguishes siblings. With the boundary `continue`, a budget error ends the block
-    silently. Such a step always runs again when its chain is resumed. Entering raises
-    `StepsDiverged` if the recorded steps are others.
+    silently. A step entered in this way always runs again when its chain is resumed. Entering
+    raises `StepsDiverged` if the recorded steps are others.
     """
     return StepFrame(definition, depth=depth, key=key)
 

@@ -140,8 +140,8 @@ class RunSteps(Surroundings):
     def count_earlier(self, ledger: Ledger, history: History) -> None:
         """Count the cost of a run that is over in the record in the steps around.
 
-        The run counts as begun. Call it only inside steps. Raise `LedgerError` if a record of a run
-        inside it was erased; one that was removed has no cost.
+        The run counts as begun. Call it only inside steps. Raise `ResumeRefused` if a record of a
+        run inside it was erased; one that was removed has no cost.
         """
         assert self._active is not None
         self._begun, self._ledger = True, ledger

@@ -512,7 +512,7 @@ def verify_records(
 
     All runs are checked by default, with the file itself, totals and sessions. If a chain is not
     valid, the rows are not checked. Tables that cannot be read are reported as a bad row. Raise
-    `RunNotFound` for an unknown run.
+    `RunNotFound` for a run that is neither here nor in `heads`.
     """
     damage = ledger.damage() if runs is None else []
     audit = Audit(ledger)

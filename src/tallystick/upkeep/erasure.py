@@ -136,7 +136,8 @@ def erase_notes(
     `actor`, `key`, `by` and `why` are as in `forget`. `output` is the folder of programs' long
     output, by default beside the ledger. With `dry_run` nothing is changed. What cannot be erased
     is named in the result. If a store fails half-way, the same request does the rest. Raise
-    `UsageError` for a strategy that leaves the text.
+    `UsageError` for a strategy that leaves the text, and `NoteInvalid` for an actor that is no
+    name.
     """
     with stores_of(ledger) as stores:
         erasure = Erasure(

@@ -204,8 +204,9 @@ async def continue_run(
     """Decide about calls in doubt, claim the run, and drive it from the end of its record.
 
     Until the claim, nothing of the run is written. With it, the reservations that a dead process
-    of this run left are settled or released. Raise `ResumeRefused`, `RunInDoubt`, and
-    `LedgerConflict` if the run has another head than when it was read.
+    of this run left are settled or released. Raise `NoBackendAvailable`, `ResumeRefused`,
+    `RunInDoubt`, and `LedgerConflict` if the run has another head than when it was read. Raise what
+    `drive` and the surroundings raise.
     """
     run, history, started = record.run, record.history, record.started
     ledger = context.ledger
