@@ -363,12 +363,14 @@ class Session:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
         `model` is the name of a model. Without it, the model of the step around this call is asked,
-        or else the client's. `sub_model` is the model that programs ask if they name none, and
-        that of child runs; without it that is the run's own. `strategy` is "code", "direct",
+        or else the client's. `sub_model` is the model that programs ask if they name none, and that
+        of child runs; without it that is the run's own. `strategy` is "code", "direct",
         "recursive", or "auto" for the one that fits the texts and the budget. None is "code", or
         "direct" if a program would have nothing to read. `compact_at` is the number of prompt
         tokens from which old turns are shortened: 0 for never, None for a number that suits the
-        model.
+        model. `inputs` are the texts and pictures, `grants` the capabilities that its programs
+        have, and `seed` that of the programs' interpreter. `limits` and `temperature` of None are
+        those of the configuration.
 
         With a JSON `schema`, the answer is JSON that matches it, and `Run.value` is that JSON
         decoded. `skills` are put into the prompt: each is a name, then its arguments. This includes

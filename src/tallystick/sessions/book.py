@@ -208,9 +208,10 @@ class SessionKept:
     ) -> None:
         """Note what a run has spent, and set the session to ready if it was executing.
 
-        `ended` is False if its spending may still grow. `lost` notes that the session does not keep
-        what its programs left, and that the run has ended. A run that the session does not list is
-        not added. Raise `SessionNotFound` if the session was removed.
+        `tokens` and `wall_ms` are the sums of the run, and replace what was noted before. `ended`
+        is False if its spending may still grow. `lost` notes that the session does not keep what
+        its programs left, and that the run has ended. A run that the session does not list is not
+        added. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)

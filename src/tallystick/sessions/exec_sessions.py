@@ -89,10 +89,11 @@ def hold_session(
     """Lock the session of a name, which is created if there is none.
 
     `folder` is where earlier versions kept the files of such sessions. A `seed` of None fits any
-    session, and is 0 for a new one. Raise `SessionBusy` while another process works in it, and
-    `InvalidName` for a name that is not allowed. Raise `UsageError` for another seed than the one
-    it was created with, and `StoreError` if such a file cannot be migrated. The errors of
-    `Sessions.working` and `Sessions.check_kept` are raised too.
+    session, and is 0 for a new one. `clock_ns` is the start of a new one's clock. Raise
+    `SessionBusy` while another process works in it, and `InvalidName` for a name that is not
+    allowed. Raise `UsageError` for another seed than the one it was created with, and `StoreError`
+    if such a file cannot be migrated. The errors of `Sessions.working` and `Sessions.check_kept`
+    are raised too.
     """
     if not _NAME.fullmatch(name):
         raise InvalidName(
@@ -141,7 +142,8 @@ class NamedSession(msgspec.Struct, frozen=True, kw_only=True):
 def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOrigin]:
     """Return by name who made the interpreters of sessions that are still in files.
 
-    Those that cannot be read, and those without an interpreter, are left out. Nothing is migrated.
+    The files are in `folder`. Those that cannot be read, and those without an interpreter, are left
+    out. Nothing is migrated.
     """
     found = {}
     for path in sorted(folder.glob("*.json")):

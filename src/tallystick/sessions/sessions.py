@@ -211,8 +211,10 @@ class Sessions:
     ) -> SessionInfo:
         """Create a session that is ready, with a fresh interpreter. It expires in half an hour.
 
-        Sessions whose time is over are marked as expired. Raise `InvalidLimit` or
-        `ContextVariableRefused` for arguments that are not allowed; then no session is left.
+        The budgets are for all its runs together, None for no limit. `variables` are its context
+        variables. `backend` is the sandbox of its runs. Sessions whose time is over are marked as
+        expired. Raise `InvalidLimit` or `ContextVariableRefused` for arguments that are not
+        allowed; then no session is left.
         """
         self.book.cleanup_expired()
         made = self.book.create(
@@ -340,8 +342,9 @@ class Sessions:
     def start_from(self, session: str, image: Image, *, names: str, values: bytes | None) -> None:
         """Give a new session the interpreter that its first run begins with.
 
-        `values` are its variables as JSON, None if they are unknown. Raise `SessionBusy` if a
-        client works in it, and an error for a session that cannot be used.
+        `names` lists its variables in short, to be shown. `values` are its variables as JSON, None
+        if they are unknown. Raise `SessionBusy` if a client works in it, and an error for a session
+        that cannot be used.
         """
         with self.working(session):
             self.put_interpreter(session, image, names=names, values=values)
@@ -351,8 +354,8 @@ class Sessions:
     ) -> None:
         """Make an image the interpreter of a session, and release the one before.
 
-        The caller must have locked the session. Raise an error for one that cannot be used; then
-        the image is released.
+        `names` and `values` are as in `start_from`. The caller must have locked the session. Raise
+        an error for one that cannot be used; then the image is released.
         """
         ref = self.images.keep(session, run=session, image=image)
         kept = None if values is None else self.images.keep_values(session, values)
@@ -378,8 +381,8 @@ class Sessions:
         """Replace the interpreter by a snapshot, by its name or `name:id`. Return the snapshot.
 
         The work of a dead process is finished first, and a loss that it finds is not raised. Raise
-        `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none,
-        and an error for a session that cannot be used.
+        `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none, and an
+        error for a session that cannot be used.
         """
         with self.working(session):
             self.finish(session)
@@ -478,8 +481,9 @@ class Sessions:
     ) -> None:
         """Note that a run is not in progress any more, and what it spent.
 
-        `charge` None means to read that from its records. A run that was refused before anything of
-        it was recorded is deleted from the session. Nothing is raised if the session was removed.
+        `charge` None means to read that from its records. `lost` is as in `SessionKept.end_run`. A
+        run that was refused before anything of it was recorded is deleted from the session. Nothing
+        is raised if the session was removed.
         """
         row = self.ledger.row(run) if charge is None else None
         if charge is None and (row is None or not row.head.count):

@@ -133,9 +133,10 @@ class ClientSettings:
     ) -> RunSettings:
         """Return the settings for a new run: arguments first, then the configuration.
 
-        The configuration can lower a field of `limits` with its default value, but not raise it
-        (rule 2). Without a configuration, `sources` is empty. Raise the errors of `load_settings`
-        if the configuration is read here and cannot be.
+        An argument of None was not given; `model_given` says that the model is the caller's. The
+        configuration can lower a field of `limits` with its default value, but not raise it (rule
+        2). Without a configuration, `sources` is empty. Raise the errors of `load_settings` if the
+        configuration is read here and cannot be.
         """
         settings = self.settings
         sources = self._sources()

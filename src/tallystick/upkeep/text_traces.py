@@ -278,6 +278,7 @@ def survey(
 ) -> Survey:
     """Search every run and every attachment. `known` are runs that were found before.
 
+    A run is affected if it names a note of `ids`, or has a text of `needles`; so is its family.
     Without `by_text`, a run is not chosen only because it has the text. A run is searched up to the
     first entry that is damaged. An attachment whose bytes cannot be read is found by its label
     only.

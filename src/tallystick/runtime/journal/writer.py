@@ -108,7 +108,8 @@ class LedgerWriter:
     def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         """Start to write records in one transaction, after all deferred ones.
 
-        Raise what the ledger raises if the write cannot start.
+        If `forced`, the write is done only when they are on disk. Raise what the ledger raises if
+        the write cannot start.
         """
         with self._guard:
             self._hold(records)

@@ -97,7 +97,8 @@ class Surroundings:
     ) -> Run:
         """Return the result of the run, or raise what it means here, such as `StepBudgetError`.
 
-        `refused` is the model call whose refusal ended the run.
+        `refused` is the model call whose refusal ended the run, None if it ended otherwise. `rows`
+        returns the rows of the client's scopes, for the error.
         """
         return run
 

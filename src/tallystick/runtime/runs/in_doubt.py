@@ -257,8 +257,9 @@ def close_calls(
     """Record an outcome for each paid call in doubt of a run, and close its reservations.
 
     With `charge`, the calls cost what was reserved, since they may have been billed. Without it,
-    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt. Without calls
-    in doubt, only the reservations are closed, and nothing is recorded.
+    they cost nothing. `at` is the time to record, in Unix ms. `scopes` has the reservations, None
+    for a ledger without them. Effects stay in doubt. Without calls in doubt, only the reservations
+    are closed, and nothing is recorded.
 
     Raise `UsageError` while a living process works on the run, and `RunNotFound` if there is none.
     Raise `ResumeRefused` if its chain of entries is damaged, and the errors of the ledger if it

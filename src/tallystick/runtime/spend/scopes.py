@@ -255,7 +255,8 @@ class RunScopes:
     def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
         """Reserve `worst` in every scope. Raise the first refusal, and then reserve nowhere.
 
-        That is `BudgetExhausted` or `BudgetUnpriced`.
+        That is `BudgetExhausted`, or `BudgetUnpriced` if a scope limits money, the price is
+        unknown, and `usd_waived` is False.
         """
         hold = Hold([])
         with self.all_or_nothing():
