@@ -557,8 +557,9 @@ class Session:
         """Return a context in which the next outermost step resumes a chain of steps.
 
         `chain` is the `Run.parent` of one of its runs. Completed steps return their recorded
-        results, and interrupted runs are resumed. Earlier spending counts. Inside, a call raises
-        `StepsDiverged` if it differs from the record. `in_doubt` is for its runs, as for `resume`.
+        results, and interrupted runs are resumed. Earlier spending counts. Inside, `StepsDiverged`
+        is raised for another outermost step, or if a step asks for another run than is recorded
+        next. `in_doubt` is for its runs, as for `resume`.
 
         The chain is locked while inside. Entering raises `UsageError` inside a step, or while a
         living process holds the chain. It raises that too if `chain` is no chain of steps. It
@@ -577,8 +578,9 @@ class Session:
         the end of the context.
 
         Entering raises `UsageError` inside a step, or if `chain` is no chain of steps. It raises
-        `RunNotFound`, or `LedgerError` if an entry of the chain is not valid. Inside, a call raises
-        `StepsDiverged` if the record has no such step or run.
+        `RunNotFound`, or `LedgerError` if an entry of the chain is not valid. Inside,
+        `StepsDiverged` is raised for another outermost step, and for a run that is not recorded. An
+        inner step that is not recorded is only reported.
         """
         from tallystick.steps.resume import replay_steps
 

@@ -483,11 +483,11 @@ class Pruner:
         return self.free(plan, ids)
 
     def mark(self, plan: Plan, *, why: str) -> list[str]:
-        """Record that a run is pruned, and release its attachments, forced. Return their ids.
+        """Record that a run is pruned, and `why`, and release its attachments, forced.
 
-        Missing receipts are written first. A run that is marked already, moved away or a copy gets
-        no record. Without a holder of its own nothing is released, and the result is empty. Raise
-        `LedgerConflict` if the run was changed since `plan` was made.
+        Return their ids. Missing receipts are written first. A run that is marked already, moved
+        away or a copy gets no record. Without a holder of its own nothing is released, and the
+        result is empty. Raise `LedgerConflict` if the run was changed since `plan` was made.
         """
         session = self._own_session(plan)
         ids = [] if session is None else self._held_by(session)
