@@ -105,7 +105,8 @@ class LoopThread:
         """Run a coroutine on the loop, and return its result.
 
         Ctrl-C cancels the coroutine, and its result is still returned: a run that is cancelled has
-        one. Raise `KeyboardInterrupt` if it has none within 10 seconds. Its own errors are raised.
+        one. Raise `KeyboardInterrupt` if the cancel leaves none, or none within 10 seconds. Its own
+        errors are raised.
         Do not call this on the loop: it waits.
         """
         tasks: list[asyncio.Task[Result]] = []
@@ -128,7 +129,8 @@ class LoopThread:
     def close(self) -> None:
         """Cancel all work, wait for it up to 10 seconds, and end the thread.
 
-        Closing twice is harmless. Work that comes later starts a new thread.
+        Work that takes longer is left unfinished. Closing twice is harmless. Work that comes later
+        starts a new thread.
         """
         with self._guard:
             loop, self._loop = self._loop, None
@@ -159,8 +161,9 @@ def models_for_programs(
     """Return the function that finds the models for programs.
 
     A call without a name asks `sub`, which is opened when it is first needed, or else the run's
-    own model. By name, the run's own, `sub` and `others` are found. It raises `UsageError` for any
-    other name.
+    own model. By name, the run's own, `others` and `sub` are tried in this order. It raises
+    `UsageError` for any other name. `sub` may be opened to learn its name, and its errors are
+    raised.
     """
 
     def find(name: str | None) -> Model:
@@ -307,7 +310,10 @@ class Session:
 
     @property
     def sessions(self) -> Sessions:
-        """The lasting sessions beside the ledger, which other processes share."""
+        """The sessions of the ledger.
+
+        For a ledger in a file they last, and other processes share them. Else they are in memory.
+        """
         return self._open_stores.sessions
 
     @property
@@ -357,12 +363,14 @@ class Session:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
         `model` is the name of a model. Without it, the model of the step around this call is asked,
-        or else the client's. `sub_model` is the model that programs ask if they name none, and
-        that of child runs; without it that is the run's own. `strategy` is "code", "direct",
+        or else the client's. `sub_model` is the model that programs ask if they name none, and that
+        of child runs; without it that is the run's own. `strategy` is "code", "direct",
         "recursive", or "auto" for the one that fits the texts and the budget. None is "code", or
         "direct" if a program would have nothing to read. `compact_at` is the number of prompt
         tokens from which old turns are shortened: 0 for never, None for a number that suits the
-        model.
+        model. `inputs` are the texts and pictures, `grants` the capabilities that its programs
+        have, and `seed` that of the programs' interpreter. `limits` and `temperature` of None are
+        those of the configuration.
 
         With a JSON `schema`, the answer is JSON that matches it, and `Run.value` is that JSON
         decoded. `skills` are put into the prompt: each is a name, then its arguments. This includes
@@ -373,9 +381,13 @@ class Session:
         characters. If `watch` raises, the run is ended and that error is raised.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
-        `UsageError` if the request is wrong, and errors of the ledger and of the sandbox. Inside a
-        step, raise `StepBudgetError`, with the partial answer, if a budget around the run is
-        exhausted. The steps have a chain of their own, `Run.parent`.
+        `UsageError` if the request is wrong, and errors of the ledger and of the sandbox.
+
+        With `session`, raise `SessionNotFound`, `SessionExpired`, `InvalidSessionState` or
+        `SessionBusy` if it cannot be used. Raise `BudgetExhausted` if its budget is used up, and
+        `SessionNotKept` if variables of it were lost. Inside a step, raise `StepBudgetError`, with
+        the partial answer, if a budget around the run is exhausted. Raise `StepsDiverged` if a
+        recorded step asked for another run here. The steps have a chain of their own, `Run.parent`.
         """
         request = self._request(
             goal,
@@ -485,7 +497,8 @@ class Session:
         lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
         `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
-        it does not repeat its record.
+        it does not repeat its record. For a run in a session, raise `SessionBusy`, `SessionNotKept`
+        if variables were lost, or `BudgetExhausted` if its other runs used the budget up.
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
@@ -544,12 +557,14 @@ class Session:
         """Return a context in which the next outermost step resumes a chain of steps.
 
         `chain` is the `Run.parent` of one of its runs. Completed steps return their recorded
-        results, and interrupted runs are resumed. Earlier spending counts. Inside, a call raises
-        `StepsDiverged` if it differs from the record. `in_doubt` is for its runs, as for `resume`.
+        results, and interrupted runs are resumed. Earlier spending counts. Inside, `StepsDiverged`
+        is raised for another outermost step, or if a step asks for another run than is recorded
+        next. `in_doubt` is for its runs, as for `resume`.
 
         The chain is locked while inside. Entering raises `UsageError` inside a step, or while a
         living process holds the chain. It raises that too if `chain` is no chain of steps. It
-        raises `RunNotFound`, or `RunNotOwned` if the chain was moved away or imported.
+        raises `RunNotFound`, `RunNotOwned` if the chain was moved away or imported, or
+        `LedgerError` if one of its entries is not valid.
         """
         from tallystick.steps.resume import resume_steps
 
@@ -558,8 +573,14 @@ class Session:
     def replay_steps(self, chain: str) -> AbstractContextManager[StepsReport]:
         """Return a context in which the next outermost step runs again on a recorded chain.
 
-        No model is asked. The context yields a report, which is complete at its end. It says if the
-        steps asked for everything that is recorded, with the recorded results.
+        No model is asked, and nothing is written. The context yields a report, which is complete at
+        its end: what ran again, and the first divergence. A `StepsDiverged` of this chain ends at
+        the end of the context.
+
+        Entering raises `UsageError` inside a step, or if `chain` is no chain of steps. It raises
+        `RunNotFound`, or `LedgerError` if an entry of the chain is not valid. Inside,
+        `StepsDiverged` is raised for another outermost step, and for a run that is not recorded. An
+        inner step that is not recorded is only reported.
         """
         from tallystick.steps.resume import replay_steps
 
@@ -710,8 +731,9 @@ class Session:
     ) -> Callable[[], Model] | None:
         """Return the function that opens the model of sub-calls; None if it is the run's own.
 
-        A recorded run says which it was; `named` says where that is found. Raise `UsageError` if
-        one is named for a recorded run that had none.
+        A recorded run says which it was; `named` says where that is found. A recorded run that
+        cannot be read counts as having none. Raise `UsageError` if one is named for a recorded run
+        that had none.
         """
         was = None if recorded is None else recorded.sub_model
         if run is not None and not isinstance(was, str):
@@ -864,7 +886,8 @@ class Session:
     def _start_of(self, run: str) -> RunStarted | None:
         """Return the start of a recorded run; None if it is not there or cannot be read.
 
-        For a fork, this is the start of its first ancestor.
+        For a fork, this is the start of its first ancestor. Raise `ResumeRefused` if a body of the
+        run was removed.
         """
         from tallystick.core.records import RunStarted
         from tallystick.runtime.runs.history import whole_records

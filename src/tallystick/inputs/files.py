@@ -159,7 +159,8 @@ def _fault(pieces: Pieces, encoding: str) -> str | None:
 def _encoding_without_mark(head: bytes, *, whole: bool) -> str | None:
     """Return the encoding of a text with NUL bytes and without a mark; None if it is no text.
 
-    UTF-32 is tried first: nearly all bytes that are not UTF-32 fail to decode in it.
+    With `whole`, `head` is the whole text, and its end may not be cut off. UTF-32 is tried first:
+    nearly all bytes that are not UTF-32 fail to decode in it.
     """
     for encoding in _UTF_32:
         if _looks_like_text(head, encoding, unit=4, whole=whole):

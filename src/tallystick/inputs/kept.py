@@ -43,7 +43,7 @@ class StoredInputs:
 def store_inputs(inputs: Sequence[Input], run_attachments: RunAttachments) -> StoredInputs:
     """Store the inputs of a new run. They are committed with its first records.
 
-    Raise `UsageError` if a file cannot be read.
+    Raise `UsageError` if a file cannot be opened, and the errors of the store of attachments.
     """
     batch = run_attachments.batch()
     refs: dict[tuple[str, str], AttachmentRef] = {}

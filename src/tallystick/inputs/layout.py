@@ -118,7 +118,10 @@ class _LayoutBuilder:
         self._placed: list[PlacedText] = []
 
     def add_to_guest(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
-        """Add a variable of the guest and its views. At most `shown` of its texts are described."""
+        """Add a variable of the guest and its views. At most `shown` of its texts are described.
+
+        A single text is described in one line if `shown` is 0.
+        """
         single, count = len(held) == 1, len(held)
         descriptions = _heading(variable, held)
         shown = files_shown(count, at_most=shown)
@@ -149,7 +152,10 @@ class _LayoutBuilder:
         self._contexts.append(_ref(variable, held, descriptions, whole=all_shown))
 
     def keep_on_host(self, variable: str, held: Sequence[Input], *, shown: int) -> None:
-        """Add a variable that stays on the host. At most `shown` of its texts are described."""
+        """Add a variable that stays on the host. At most `shown` of its texts are described.
+
+        A single text is described in one line if `shown` is 0.
+        """
         single, count = len(held) == 1, len(held)
         descriptions = _heading(variable, held)
         if not single:

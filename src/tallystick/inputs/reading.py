@@ -37,12 +37,12 @@ def wants_stdin(named: Sequence[str]) -> bool:
 
 
 def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Input]:
-    """Open the named files. Each name is `FILE`, `NAME=FILE`, or `-` for standard input.
+    """Open the named files. Each name is `FILE` or `NAME=FILE`.
 
-    FILE may be a directory or a pattern. A file that is named twice is once in a variable. Text
-    that is not UTF-8 is decoded. `stdin` is what standard input has, None for nothing. Raise
-    `UsageError` if a file cannot be read, if all are empty, or if there are more than 10,000. Raise
-    it too if NAME cannot be a variable, or is given to a picture alone.
+    FILE may be a directory or a pattern, or `-` for standard input. A file that is named twice is
+    once in a variable. Text that is not UTF-8 is decoded. `stdin` is what standard input has, None
+    for nothing. Raise `UsageError` if a file cannot be read, if all are empty, or if there are more
+    than 10,000. Raise it too if NAME cannot be a variable, or is given to a picture alone.
     """
     inputs: list[Input] = []
     seen: set[tuple[str, str]] = set()

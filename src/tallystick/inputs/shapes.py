@@ -113,7 +113,8 @@ def _take_sample(items: Sequence[str]) -> Sequence[str]:
 def _date_form(items: Sequence[str], *, whole: bool) -> tuple[tuple[str, str], str] | None:
     """Return the form of date that at least 90 % of the sampled items have, and one such date.
 
-    Return None if there is no such form, or if day and month cannot be distinguished.
+    With `whole`, an item has to be a date and nothing else. Return None if there is no such form,
+    or if day and month cannot be distinguished.
     """
     if not items:
         return None

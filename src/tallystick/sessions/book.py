@@ -84,9 +84,10 @@ class SessionKept:
     def record_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Keep the session's present interpreter under a name, and return the snapshot.
 
-        What a run has prepared is not part of it. Raise `InvalidName` for a name that is not
-        allowed, `SnapshotExists` if it is used, and `MaxSnapshotsReached` if there are too many.
-        Raise an error for a session that cannot be used (see `require_usable`).
+        It becomes the current snapshot. What a run has prepared is not part of it. Raise
+        `InvalidName` for a name that is not allowed, `SnapshotExists` if it is used, and
+        `MaxSnapshotsReached` if there are too many. Raise an error for a session that cannot be
+        used (see `require_usable`).
         """
         check_snapshot_name(name)
         with self._store.writing() as rows:
@@ -109,7 +110,8 @@ class SessionKept:
     def restore_snapshot(self, session: str, name: str) -> KeptSnapshot:
         """Replace a session's interpreter by a snapshot, by name or `name:id`. Return the snapshot.
 
-        What a run has prepared is dropped, and a run that began before leaves nothing any more.
+        It becomes the current snapshot. What a run has prepared is dropped, and a run that began
+        before leaves nothing any more.
         Raise `SnapshotNotFound`, or an error for a session that cannot be used.
         """
         with self._store.writing() as rows:
@@ -180,7 +182,7 @@ class SessionKept:
     # -- runs ----------------------------------------------------------------------------------
 
     def begin_run(self, session: str, run: str) -> SessionInfo:
-        """Note that a run begins or is resumed, and set the session to executing.
+        """Note that a run begins or is resumed, and set the session to executing, at depth 0.
 
         Return the session as it was before. A resumed run keeps the number of the interpreter that
         it began with. Raise an error for a session that cannot be used.
@@ -206,9 +208,10 @@ class SessionKept:
     ) -> None:
         """Note what a run has spent, and set the session to ready if it was executing.
 
-        `ended` is False if its spending may still grow. `lost` notes that the session does not keep
-        what its programs left, and that the run has ended. A run that the session does not list is
-        not added. Raise `SessionNotFound` if the session was removed.
+        `tokens` and `wall_ms` are the sums of the run, and replace what was noted before. `ended`
+        is False if its spending may still grow. `lost` notes that the session does not keep what
+        its programs left, and that the run has ended. A run that the session does not list is not
+        added. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
@@ -241,7 +244,7 @@ class SessionKept:
             rows.put(session, left=msgspec.structs.replace(info.left, prepared=left))
 
     def drop_prepared(self, session: str) -> None:
-        """Drop what a run had prepared, because the run did not end."""
+        """Drop what a run had prepared, because the run did not end. Harmless without one."""
         with self._store.writing() as rows:
             rows.put(session, left=_without_prepared(self._info(rows, session).left))
 
@@ -264,9 +267,10 @@ class SessionKept:
             return True
 
     def start_from(self, session: str, left: Left) -> None:
-        """Give a new session the interpreter that its first run begins with.
+        """Replace the interpreter of a session by `left`, and drop what a run has prepared.
 
-        Raise an error for a session that cannot be used.
+        A run that began before leaves nothing any more. Raise an error for a session that cannot be
+        used.
         """
         with self._store.writing() as rows:
             info = self._require_usable(rows, session)
@@ -392,7 +396,8 @@ class SessionBook:
     ) -> SessionInfo:
         """Create a session in the state initializing. The budgets are for all its runs together.
 
-        Raise `InvalidLimit` for a budget that is no whole number of at least 0.
+        It expires half an hour from now. Raise `InvalidLimit` for a budget that is no whole number
+        from 0 to 2**63 - 1.
         """
         _check_budgets(token_budget, time_budget_ms)
         now = self._clock()
@@ -583,7 +588,7 @@ class SessionBook:
             return found
 
     def assign_vm(self, session: str, instance: str | None) -> SessionInfo:
-        """Note the live instance of a session, None for no instance."""
+        """Note the live instance of a session, None for no instance. Return the session."""
         with self._store.writing() as rows:
             self._require_usable(rows, session)
             rows.put(session, vm_instance_id=instance)
@@ -594,8 +599,8 @@ class SessionBook:
     ) -> SessionInfo:
         """Set what the runs of a session may spend together from now on; None for no limit.
 
-        What they have spent already counts. Raise `InvalidLimit` for a budget that is no whole
-        number of at least 0.
+        What they have spent already counts. Return the session. Raise `InvalidLimit` for a budget
+        that is no whole number from 0 to 2**63 - 1.
         """
         _check_budgets(token_budget, time_budget_ms)
         with self._store.writing() as rows:
@@ -648,8 +653,9 @@ class SessionBook:
     def set_variables(self, session: str, variables: Mapping[str, str]) -> None:
         """Set context variables, all of them or none. Others stay.
 
-        Raise `ContextVariableRefused` for a name or value that is not allowed. Raise it also if
-        there would be more than 100, or more than 65,536 bytes of names and values.
+        A name has 1 to 256 printable characters; a value is a text without NUL and lone surrogates.
+        Raise `ContextVariableRefused` for another one. Raise it also if there would be more than
+        100, or more than 65,536 bytes of names and values.
         """
         for key, value in variables.items():
             _check_variable(key, value)

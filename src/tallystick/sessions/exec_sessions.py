@@ -57,7 +57,8 @@ class HeldSession:
     async def reopen(self, sandbox: WasmSandbox) -> WasmInterpreter:
         """Open the interpreter as the last process left it, or a fresh one if none did.
 
-        Raise `StoreError` if its image cannot be read.
+        Raise `StoreError` if its image cannot be read, `SnapshotMismatch` if it does not fit the
+        sandbox, and `SessionNotFound` if the session was removed.
         """
         id = self.name.session
         session = await sandbox.open(
@@ -75,7 +76,7 @@ class HeldSession:
     async def keep(self, session: WasmInterpreter) -> None:
         """Store the interpreter for the next process, and release the one before.
 
-        A session that was removed stays removed.
+        A session that was removed stays removed. Raise the errors of `Sessions.put_interpreter`.
         """
         with contextlib.suppress(SessionNotFound):
             self._sessions.put_interpreter(self.name.session, await session.image())
@@ -88,10 +89,11 @@ def hold_session(
     """Lock the session of a name, which is created if there is none.
 
     `folder` is where earlier versions kept the files of such sessions. A `seed` of None fits any
-    session, and is 0 for a new one. Raise `SessionBusy` while another process works in it, and
-    `InvalidName` for a name that is not allowed. Raise `UsageError` for another seed than the one
-    it was created with, and `StoreError` if such a file cannot be migrated. The errors of
-    `Sessions.working` and `Sessions.check_kept` are raised too.
+    session, and is 0 for a new one. `clock_ns` is the start of a new one's clock. Raise
+    `SessionBusy` while another process works in it, and `InvalidName` for a name that is not
+    allowed. Raise `UsageError` for another seed than the one it was created with, and `StoreError`
+    if such a file cannot be migrated. The errors of `Sessions.working` and `Sessions.check_kept`
+    are raised too.
     """
     if not _NAME.fullmatch(name):
         raise InvalidName(
@@ -140,7 +142,8 @@ class NamedSession(msgspec.Struct, frozen=True, kw_only=True):
 def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOrigin]:
     """Return by name who made the interpreters of sessions that are still in files.
 
-    Those that cannot be read, and those without an interpreter, are left out. Nothing is migrated.
+    The files are in `folder`. Those that cannot be read, and those without an interpreter, are left
+    out. Nothing is migrated.
     """
     found = {}
     for path in sorted(folder.glob("*.json")):

@@ -91,7 +91,8 @@ def earlier_runs(ledger: Ledger, runs: Iterable[str]) -> list[EarlierRun]:
 def summary_of(earlier: Sequence[EarlierRun]) -> str:
     """Return the summary of earlier runs for a model: the last five answered ones, one per line.
 
-    A goal is cut at 200 characters, an answer at 400. The result is empty if there is none.
+    A goal is cut at 200 characters, an answer at 400, and white space becomes single spaces. A lost
+    run is marked so, and a heading comes first. The result is empty if there is none.
     """
     answered = [each for each in earlier if each.goal is not None and each.stop == "answered"]
     if not answered:
@@ -123,7 +124,10 @@ def _earlier_run(ledger: Ledger, run: str) -> EarlierRun:
 
 
 def has_ended(ledger: Ledger, run: str) -> bool:
-    """Return True if the last entry of a run is its end; False if that cannot be read."""
+    """Return True if the last entry of a run is its end.
+
+    False also if that cannot be read, or if the run is not here.
+    """
     row = ledger.row(run)
     if row is None or not row.head.count:
         return False
@@ -134,7 +138,10 @@ def has_ended(ledger: Ledger, run: str) -> bool:
 
 
 def _had_programs(ledger: Ledger, run: str) -> bool:
-    """Return True if a run ran programs, which change the interpreter of its session."""
+    """Return True if a run ran programs, which change the interpreter of its session.
+
+    False also if its records cannot be read. Raise `ResumeRefused` if one of them was erased.
+    """
     try:
         return any(isinstance(each, RunProgram) for each in whole_records(ledger, run))
     except (LedgerError, *UNREADABLE):
@@ -170,7 +177,10 @@ _TEARDOWN_SECONDS = 10.0
 
 
 def book_path(ledger: Path) -> Path:
-    """Return the path of the book of sessions that belongs to a ledger: beside it."""
+    """Return the path of the book of sessions that belongs to a ledger: beside it.
+
+    It is `sessions.db` for `ledger.db`, else the name of the ledger with `-sessions.db` after it.
+    """
     named = "sessions.db" if ledger.name == "ledger.db" else f"{ledger.name}-sessions.db"
     return ledger.with_name(named)
 
@@ -201,8 +211,10 @@ class Sessions:
     ) -> SessionInfo:
         """Create a session that is ready, with a fresh interpreter. It expires in half an hour.
 
-        Sessions whose time is over are marked as expired. Raise `InvalidLimit` or
-        `ContextVariableRefused` for arguments that are not allowed; then no session is left.
+        The budgets are for all its runs together, None for no limit. `variables` are its context
+        variables. `backend` is the sandbox of its runs. Sessions whose time is over are marked as
+        expired. Raise `InvalidLimit` or `ContextVariableRefused` for arguments that are not
+        allowed; then no session is left.
         """
         self.book.cleanup_expired()
         made = self.book.create(
@@ -261,8 +273,9 @@ class Sessions:
     def remove(self, session: str) -> SessionInfo:
         """Delete a session: its interpreter and its snapshots. Its runs stay in the ledger.
 
-        A run in it is cancelled, even one of another process. Raise `SessionBusy` if such a run did
-        not end within 10 s; the session is deleted nevertheless.
+        A run in it is cancelled, even one of another process. Return the session as it was. Raise
+        `SessionBusy` if such a run did not end within 10 s; the session is deleted nevertheless,
+        and its images when that run ends.
         """
         # The book first: a run in the session notices that its row is gone, cancels itself and
         # releases the lock, even in another process.
@@ -329,8 +342,9 @@ class Sessions:
     def start_from(self, session: str, image: Image, *, names: str, values: bytes | None) -> None:
         """Give a new session the interpreter that its first run begins with.
 
-        `values` are its variables as JSON, None if they are unknown. Raise `SessionBusy` if a
-        client works in it, and an error for a session that cannot be used.
+        `names` lists its variables in short, to be shown. `values` are its variables as JSON, None
+        if they are unknown. Raise `SessionBusy` if a client works in it, and an error for a session
+        that cannot be used.
         """
         with self.working(session):
             self.put_interpreter(session, image, names=names, values=values)
@@ -340,8 +354,8 @@ class Sessions:
     ) -> None:
         """Make an image the interpreter of a session, and release the one before.
 
-        The caller must have locked the session. Raise an error for one that cannot be used; then
-        the image is released.
+        `names` and `values` are as in `start_from`. The caller must have locked the session. Raise
+        an error for one that cannot be used; then the image is released.
         """
         ref = self.images.keep(session, run=session, image=image)
         kept = None if values is None else self.images.keep_values(session, values)
@@ -366,8 +380,9 @@ class Sessions:
     def restore(self, session: str, name: str) -> KeptSnapshot:
         """Replace the interpreter by a snapshot, by its name or `name:id`. Return the snapshot.
 
-        Raise `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none,
-        and an error for a session that cannot be used.
+        The work of a dead process is finished first, and a loss that it finds is not raised. Raise
+        `SessionBusy` if a client works in the session, `SnapshotNotFound` if there is none, and an
+        error for a session that cannot be used.
         """
         with self.working(session):
             self.finish(session)
@@ -376,7 +391,7 @@ class Sessions:
             return found
 
     def snapshots(self, session: str) -> Sequence[KeptSnapshot]:
-        """Return the snapshots of a session."""
+        """Return the snapshots of a session in the order they were taken."""
         return self.book.kept.snapshots(session)
 
     def named_snapshot(self, session: str, name: str) -> KeptSnapshot:
@@ -431,8 +446,9 @@ class Sessions:
         """Finish the work of a process that died. The caller must have locked the session.
 
         An interpreter that a run had prepared becomes the session's if the ledger has the end of
-        the run, else it is dropped. What its process had spent is counted, and images without a
-        reference are released. Return the runs whose variables are lost.
+        the run, else it is dropped. Every run in progress is noted as ended, with what its records
+        say that it spent, or deleted if it has none. Images without a reference are released.
+        Return the runs whose variables are lost.
         """
         left, kept = self.book.get(session).left, self.book.kept
         lost = []
@@ -465,8 +481,9 @@ class Sessions:
     ) -> None:
         """Note that a run is not in progress any more, and what it spent.
 
-        `charge` None means to read that from its records. A run that was refused before anything of
-        it was recorded is deleted from the session. Nothing is raised if the session was removed.
+        `charge` None means to read that from its records. `lost` is as in `SessionKept.end_run`. A
+        run that was refused before anything of it was recorded is deleted from the session. Nothing
+        is raised if the session was removed.
         """
         row = self.ledger.row(run) if charge is None else None
         if charge is None and (row is None or not row.head.count):

@@ -107,7 +107,10 @@ class SessionImages:
         return ref
 
     def read(self, session: str, ref: AttachmentRef) -> bytes:
-        """Return the bytes of an attachment of a session. Raise `StoreError` if that fails."""
+        """Return the bytes of an attachment of a session.
+
+        Raise `StoreError` if they are gone or damaged, and `LedgerError` if rows cannot be read.
+        """
         try:
             return self._holder(session).read(ref.id)
         except AttachmentError as error:
@@ -147,7 +150,7 @@ class SessionImages:
     def save(self, snapshot: SnapshotId, image: Image) -> None:
         """Store an image, replacing one of that name. A crash leaves the old one or the new one.
 
-        Raise `StoreError` if that fails.
+        Raise `StoreError` if that fails, and `InvalidName` if the id holds a colon.
         """
         label = _label_of(snapshot)
         with _translate_errors(snapshot.name):
@@ -198,7 +201,10 @@ class SessionImages:
             return [snapshot for snapshot, _ in self._named_images(session_id)]
 
     def delete(self, session_id: str, name: str) -> None:
-        """Delete a named image. Raise `StoreError` or `SnapshotNotFound`."""
+        """Delete a named image, by its name or `name:id`, and its bytes if no one else holds them.
+
+        Raise `SnapshotNotFound` if there is none, and `StoreError` if that fails.
+        """
         with _translate_errors(name), self._attachments.writing(forced=True) as db:
             _, ref = self.find(session_id, name, within=db)
             self._holder(session_id).delete(ref.id, within=db)

@@ -139,7 +139,7 @@ class SessionLease(Surroundings):
     # -- the port of surroundings --------------------------------------------------------------
 
     def limits(self, asked: RunLimits) -> RunLimits:
-        """Return the limits, at most what the session has left.
+        """Return the limits, with tokens and time at most what the session has left.
 
         Raise `BudgetExhausted` if nothing is left.
         """
@@ -179,8 +179,8 @@ class SessionLease(Surroundings):
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Store the interpreter, so that a crash before the end is recorded loses nothing.
 
-        A failure does not prevent the end of the run: `after_end` raises it after that. Only a
-        cancellation is raised here.
+        A failure of the backend or a store does not prevent the end of the run: `after_end` raises
+        it after that, as `SessionNotKept`. A cancellation is raised here.
         """
         try:
             image = await programs.image()
@@ -240,9 +240,10 @@ class SessionLease(Surroundings):
 def enter_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
     """Lock the session of a new run. Whatever refuses the run is checked before it is recorded.
 
-    `named` is as in `Sessions.find`. Raise `SessionBusy` if another run is in it, and
-    `BudgetExhausted` if its budget is used up. Raise `SessionNotKept`, once, if an earlier run's
-    variables are lost. A session that cannot be used raises the errors of `require_usable`.
+    `named` is as in `Sessions.find`, whose errors are raised. Raise `SessionBusy` if another run is
+    in it, and `BudgetExhausted` if its budget is used up. Raise `SessionNotKept`, once, if an
+    earlier run's variables are lost. A session that cannot be used raises the errors of
+    `require_usable`. At the end, what the run spent is noted.
     """
     session = sessions.find(named)
     book = sessions.book
@@ -311,9 +312,9 @@ class SessionLeases:
     def finish(self, run: str, records: Sequence[Record]) -> bool:
         """Finish an ended run in its session. Return True if its variables are lost there.
 
-        Return False for a run in no session, or in one that was removed or is not here. Return it
-        also if a client works in the session: that client finishes this run itself. Raise
-        `SessionNotKept` if a loss was not reported yet.
+        Return False for a run in no session, or in one that was removed or is not here. If runs of
+        the session are not noted as ended, return it also while a client works there: that client
+        finishes this run itself. Raise `SessionNotKept` if a loss was not reported yet.
         """
         given = _session_of(records)
         if given is None:
@@ -371,7 +372,7 @@ def _check_others(sessions: Sessions, session: str, run: str) -> None:
 
 
 def _within(limits: RunLimits, status: BudgetStatus, session: str) -> RunLimits:
-    """Return the limits of a run, at most what its session has left.
+    """Return the limits of a run, with tokens and time at most what its session has left.
 
     Raise `BudgetExhausted` if nothing is left.
     """

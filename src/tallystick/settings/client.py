@@ -114,9 +114,9 @@ class ClientSettings:
         return self._total is not None
 
     def pricing(self, counted: str) -> Pricing:
-        """Return the prices that apply: the caller's, or else the configured ones.
+        """Return the prices that apply: the caller's as they are, or else the configured ones.
 
-        `counted` is the model that the configured tokenizer belongs to.
+        `counted` is the model that the configured tokenizer belongs to, and counts only for these.
         """
         if self._pricing is not None:
             return self._pricing
@@ -133,9 +133,10 @@ class ClientSettings:
     ) -> RunSettings:
         """Return the settings for a new run: arguments first, then the configuration.
 
-        The configuration can lower a field of `limits` with its default value, but not raise it
-        (rule 2). Without a configuration, `sources` is empty. Raise the errors of `load_settings`
-        if the configuration is read here and cannot be.
+        An argument of None was not given; `model_given` says that the model is the caller's. The
+        configuration can lower a field of `limits` with its default value, but not raise it (rule
+        2). Without a configuration, `sources` is empty. Raise the errors of `load_settings` if the
+        configuration is read here and cannot be.
         """
         settings = self.settings
         sources = self._sources()
@@ -167,7 +168,11 @@ class ClientSettings:
 
 
 def _combine_limits(given: RunLimits, configured: RunLimits, sources: dict[str, str]) -> RunLimits:
-    """Return the caller's limits, completed by the configuration. `sources` is updated."""
+    """Return the caller's limits, where a default value is lowered to the configured one.
+
+    `sources` is updated: "argument" for a field with another value, and no source for one that
+    keeps its default.
+    """
     chosen: dict[str, int | None] = {}
     for field, name in _LIMITS.items():
         asked, default = getattr(given, field), getattr(_DEFAULTS, field)

@@ -106,7 +106,8 @@ def find_project_file(cwd: Path, environ: Mapping[str, str]) -> Path | None:
 def read_config(path: Path) -> ConfigFile:
     """Read and check a file that must exist.
 
-    Raise `UsageError` if it is missing, is no regular file, has more than 64 KiB, or is not valid.
+    Raise `UsageError` if it cannot be read, is no regular file, has more than 64 KiB, or is not
+    valid as in `parse_config`.
     """
     return parse_config(_bytes_of(path), path=path)
 
@@ -115,8 +116,8 @@ def parse_config(data: bytes, *, path: Path) -> ConfigFile:
     """Check the bytes of a file, including the parts that count only with trust.
 
     Relative paths in the values are resolved from the directory of `path`. Raise `UsageError` for
-    anything that is not valid. A table of a later version is kept in `unsupported`, without an
-    error.
+    anything that is not valid, also for a line with more than 100 dots. A table of a later version
+    is kept in `unsupported`, without an error.
     """
     where = f"{one_line(str(path))}: "
     values: dict[str, Value] = {}

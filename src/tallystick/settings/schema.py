@@ -257,7 +257,10 @@ ALIAS = _kind(
 
 
 def check_value(kind: Kind, value: object, *, where: str, key: str) -> Value:
-    """Return the value to use. Raise `UsageError`, which says in one line what is allowed."""
+    """Return the value to use. Raise `UsageError`, which says in one line what is allowed.
+
+    `where` and `key` are the beginning of that line.
+    """
     try:
         return kind.check.convert(msgspec.convert(value, kind.type))
     # Checks may raise `UsageError` themselves, such as the one of dollars.
@@ -282,9 +285,11 @@ def from_text(kind: Kind, text: str, *, variable: str) -> Value:
 
 
 def unknown_key(key: str, known: Iterable[str], *, where: str, prefix: str = "") -> UsageError:
-    """Return the error for an unknown key, with the closest known one, but without the value.
+    """Return the error for an unknown key, without its value.
 
-    A name that looks like that of a secret gets other advice: to put it into a variable.
+    It names the closest known key, or all of them if none is close. `where` is the beginning of the
+    message, and `prefix` is put before each key. A name that looks like that of a secret gets other
+    advice: to put it into a variable.
     """
     names = sorted(known)
     close = difflib.get_close_matches(key[:80], names, n=1, cutoff=0.85)

@@ -300,9 +300,10 @@ def load_settings(
 ) -> Settings:
     """Read all settings once. A flag that is None or an empty list counts as not given.
 
-    If not `configured`, no file is read, and no variable except those of providers' addresses.
-    Raise `UsageError` if a flag, a variable or a file is not valid, or a variable looks like a
-    misspelt setting. Raise `StoreError` if the record of trust cannot be read.
+    The project's file is searched for from `cwd` on, None for the working directory. If not
+    `configured`, no file is read, and no variable except those of providers' addresses. Raise
+    `UsageError` if a flag, a variable, a file or the tokenizer is not valid, or a variable looks
+    like a misspelt setting. Raise `StoreError` if the record of trust cannot be read.
     """
     above = [_flags_layer(flags or {}), *([_environment_layer(environ)] if configured else [])]
     user = _user_file(environ) if configured else None

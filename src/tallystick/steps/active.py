@@ -622,7 +622,7 @@ def enter(
 
     Return a `Served`, without entering, if the step was completed there and need not run again: its
     use is counted, and it is in the log. Raise `StepsDiverged` if the recorded outermost step is
-    another.
+    another, and the errors of `StepReplay.enter`.
     """
     scope_tree = ScopeTree() if outer is None else outer.scope_tree
     # `outer` may have ended in another thread; `hold` finds the nearest step that is still open.
@@ -730,7 +730,7 @@ def _path(
 
 
 def _escape(text: str) -> str:
-    """Return a text without the characters that separate the parts of a path."""
+    """Return a text with `%`, `/` and `#` escaped, which separate the parts of a path."""
     return text.replace("%", "%25").replace("/", "%2F").replace("#", "%23")
 
 

@@ -617,7 +617,8 @@ class StepReplay:
     def history_of(self, run: str) -> History:
         """Return the records of a run, of a fork with those that it shares.
 
-        Raise `RunNotFound` if it is not there, and `LedgerError` if a body was removed.
+        Raise `RunNotFound` if it is not there, `ResumeRefused` if a body was removed, and
+        `RecordUnreadable` for a body that is no record of this version.
         """
         return History(whole_records(self.ledger, run))
 

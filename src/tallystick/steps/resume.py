@@ -153,8 +153,8 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
 def _read_checked(ledger: Ledger, run: str) -> list[Record]:
     """Return the records of a run.
 
-    Raise `ResumeRefused` if its chain is not valid, `RunNotFound` if it is not there, and
-    `LedgerError` if a body was removed.
+    Raise `ResumeRefused` if its chain is not valid or a body was removed, and `RunNotFound` if it
+    is not there.
     """
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:
@@ -165,7 +165,7 @@ def _read_checked(ledger: Ledger, run: str) -> list[Record]:
 def run_of_ref(context: RunContext, ref: RunRef) -> Run | None:
     """Return the run that a kept value refers to; None if it is gone, has no end, or has changed.
 
-    Raise `ResumeRefused` if its chain is not valid, and `LedgerError` if a body was removed.
+    Raise `ResumeRefused` if its chain is not valid, or if a body was removed.
     """
     if context.ledger.row(ref.run) is None:
         return None

@@ -178,8 +178,8 @@ def enter_step(
 
     It gives the step, None if nothing was entered. `depth` is for hosts that count their own calls,
     `key` distinguishes siblings. With the boundary `continue`, a budget error ends the block
-    silently. Such a step always runs again when its chain is resumed. Entering raises
-    `StepsDiverged` if the recorded steps are others.
+    silently. A step entered in this way always runs again when its chain is resumed. Entering
+    raises `StepsDiverged` if the recorded steps are others.
     """
     return StepFrame(definition, depth=depth, key=key)
 
@@ -379,7 +379,10 @@ StepKey = str | Callable[..., str]
 
 
 def step_model() -> str | None:
-    """Return the model of a call that names none: the innermost step's, None if it has none."""
+    """Return the model of a call that names none: the innermost step's own.
+
+    None if that step has none, or outside of steps.
+    """
     active = current_step()
     return None if active is None else active.model
 
@@ -461,8 +464,12 @@ def step(
     error marked for the steps above (`escalate`). `model` is for calls that name none. `key`
     distinguishes siblings that run in parallel: a text, or a function of the step's arguments.
 
+    In a resumed chain, a call that was completed with the same arguments returns its recorded
+    value, if that was kept.
+
     Raise `InvalidStep` for options that are not valid, or for a generator. A call raises it if its
-    `key` is no text, or if a `def` function returns a coroutine.
+    `key` is no text or empty, or if a `def` function returns a coroutine. In a resume or replay, a
+    call raises `StepsDiverged` if the record has another outermost step.
     """
     if callable(name):
         return step()(name)

@@ -140,8 +140,8 @@ class RunSteps(Surroundings):
     def count_earlier(self, ledger: Ledger, history: History) -> None:
         """Count the cost of a run that is over in the record in the steps around.
 
-        The run counts as begun. Call it only inside steps. Raise `LedgerError` if a record of a run
-        inside it was erased; one that was removed has no cost.
+        The run counts as begun. Call it only inside steps. Raise `ResumeRefused` if a record of a
+        run inside it was erased; one that was removed has no cost.
         """
         assert self._active is not None
         self._begun, self._ledger = True, ledger
@@ -281,7 +281,8 @@ class StepPlace:
     def for_request(self, request: RunRequest, client: Asking) -> RunSteps:
         """Keep the steps around a run that is asked for here open, and find out which run it is.
 
-        Raise `UsageError` if an input cannot be read, and the errors of `RunSteps.for_request`.
+        If the steps have a record, raise `UsageError` if an input cannot be read, or in a resume if
+        the model cannot be opened. Raise the errors of `RunSteps.for_request`.
         """
 
         def request_of(again: StepReplay, model: str | None) -> RunAsked:

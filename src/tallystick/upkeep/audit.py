@@ -512,7 +512,7 @@ def verify_records(
 
     All runs are checked by default, with the file itself, totals and sessions. If a chain is not
     valid, the rows are not checked. Tables that cannot be read are reported as a bad row. Raise
-    `RunNotFound` for an unknown run.
+    `RunNotFound` for a run that is neither here nor in `heads`.
     """
     damage = ledger.damage() if runs is None else []
     audit = Audit(ledger)
@@ -534,7 +534,8 @@ def verify_references(
 ) -> AttachmentsReport:
     """Verify attachments, and check that holders keep what records of runs and sessions name.
 
-    Damage of the ledger's file, runs and sessions that cannot be read are in `damage`.
+    Damage of the ledger's file, runs and sessions that cannot be read are in `damage`. Raise
+    `LedgerError` or `AttachmentError` if the rows of runs or attachments cannot be read.
     """
     damage = ledger.damage()
     audit = Audit(ledger)

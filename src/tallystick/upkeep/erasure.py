@@ -136,7 +136,8 @@ def erase_notes(
     `actor`, `key`, `by` and `why` are as in `forget`. `output` is the folder of programs' long
     output, by default beside the ledger. With `dry_run` nothing is changed. What cannot be erased
     is named in the result. If a store fails half-way, the same request does the rest. Raise
-    `UsageError` for a strategy that leaves the text.
+    `UsageError` for a strategy that leaves the text, and `NoteInvalid` for an actor that is no
+    name.
     """
     with stores_of(ledger) as stores:
         erasure = Erasure(
@@ -540,9 +541,10 @@ def forget_notes(
     """Forget notes. If their text is erased, it is erased from the runs of `ledger` first.
 
     The default strategy is soft deletion, for a subject redaction. Without `ledger`, or with a
-    strategy that keeps the text, runs are left alone. If no note is chosen, nothing is done. Raise
-    `UsageError` if the notes are chosen in no way or in two. Raise `NoteInvalid` for a blank
-    subject, empty criteria, or more than 200,000 notes, and `BackendUnsupported` for `consolidate`.
+    strategy that keeps the text, runs are left alone. If no note is chosen, or with `dry_run`,
+    nothing is changed. Raise `UsageError` if the notes are chosen in no way or in two. Raise
+    `NoteInvalid` for a blank subject, empty criteria, or more than 200,000 notes, and
+    `BackendUnsupported` for `consolidate`.
     """
     by = which.by
     if strategy is None:

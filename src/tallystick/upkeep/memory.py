@@ -37,8 +37,9 @@ class Memory(tenant.Memory):
         With `ledger`, hard deletion and redaction also erase the text from recorded runs. The
         default strategy is soft deletion, for a subject redaction. With `dry_run` nothing is
         changed. Notes that may not be forgotten, and runs that are kept, are named in the result.
-        Raise `UsageError` if the notes are chosen in no way or in two, and `NoteInvalid` for a
-        blank subject or empty criteria. Raise `BackendUnsupported` for the strategy `consolidate`.
+        Raise `UsageError` if the notes are chosen in no way or in two. Raise `NoteInvalid` for a
+        blank subject, empty criteria, or more than 200,000 notes. Raise `BackendUnsupported` for
+        the strategy `consolidate`.
         """
         # Imported here, because most users of a memory erase nothing.
         from tallystick.upkeep.erasure import Which, forget_notes

@@ -67,7 +67,8 @@ class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
 def head_of(ledger: Ledger, run: str, *, at_ms: int, key: SigningKey | None = None) -> HeadFile:
     """Return a document with the present head of a run, signed if there is a key.
 
-    Raise `RunNotFound` if the run is not here, and `LedgerCorrupt` if its chain is not valid.
+    `at_ms` is its time, in Unix ms. Raise `RunNotFound` if the run is not here, and `LedgerCorrupt`
+    if its chain is not valid.
     """
     row = ledger.row(run)
     if row is None:

@@ -223,7 +223,8 @@ _BEFORE_ALL = "0"
 def age_ms(text: str) -> int:
     """Return an age in milliseconds from hours, days or weeks: 12h, 30d, 2w.
 
-    Raise `InvalidLimit` for any other text.
+    The number has at most six digits, without a leading zero. Raise `InvalidLimit` for any other
+    text.
     """
     found = _AGE.fullmatch(text)
     if found is None:
@@ -293,9 +294,11 @@ class Pruner:
     ) -> Iterator[Pruned | Kept]:
         """Look at each run that is old enough and not among the newest `keep`, the newest first.
 
-        So a fork comes before the run that it was forked from, and does not need it any more. The
-        age of a run is that of the last thing known to have happened to it. None is no condition,
-        and so is a `keep` of 0. Runs that were pruned before are skipped. Nothing is changed.
+        So a fork comes before the run that it was forked from, and does not need it any more.
+        `keep` counts outermost runs and steps; runs inside these are kept with them. The age of a
+        run is that of the last thing known to have happened to it. A run that may not be pruned is
+        yielded as `Kept` if it is old enough by its creation. None is no condition, and so is a
+        `keep` of 0. Runs that were pruned before are skipped. Nothing is changed.
         """
         cutoff = None if older_than_ms is None else self._clock() - older_than_ms
         kept_from = self._oldest_kept(keep) if keep else None
@@ -310,7 +313,11 @@ class Pruner:
                 yield self._note_prunable(found)
 
     def _candidates(self, *, created_by: int | None, kept_from: str | None) -> Iterator[RunRow]:
-        """Yield the runs that have their bodies and may be old enough, the newest first."""
+        """Yield the runs that have their bodies and may be old enough, the newest first.
+
+        They were created by `created_by`, None for any time. Of those from `kept_from` on, only
+        runs inside others are yielded, and the caller checks what they are inside of.
+        """
         after = "" if created_by is None else _first_id_after(created_by)
         if kept_from is not None:
             # Among the newer runs, only children of an older run may be pruned.
@@ -449,10 +456,10 @@ class Pruner:
     def prune(self, run: str, *, why: str) -> Pruned | Kept:
         """Prune a run, or return why it is kept. It is locked meanwhile, so it cannot be resumed.
 
-        The run is examined again, whatever an earlier look found. `why` is recorded. Raise
-        `RunNotFound` if it is not here, and the errors of the ledger and the attachments. After
-        such an error, prune it again to do the rest. Bytes that could not be freed are no error,
-        but a `note`.
+        The run is examined again, whatever an earlier look found. `why` is recorded. One that is
+        not here, or that another process changes meanwhile, is `Kept`. Raise `RunNotFound` if `run`
+        is no id, and the errors of the ledger and the attachments. After such an error, prune it
+        again to do the rest. Bytes that could not be freed are no error, but a `note`.
         """
         if not is_ulid(run):
             raise RunNotFound(run=run)
@@ -476,11 +483,11 @@ class Pruner:
         return self.free(plan, ids)
 
     def mark(self, plan: Plan, *, why: str) -> list[str]:
-        """Record that a run is pruned, and release its attachments, forced. Return their ids.
+        """Record that a run is pruned, and `why`, and release its attachments, forced.
 
-        Missing receipts are written first. A run that is marked already, moved away or a copy gets
-        no record. Without a holder of its own nothing is released, and the result is empty. Raise
-        `LedgerConflict` if the run was changed since `plan` was made.
+        Return their ids. Missing receipts are written first. A run that is marked already, moved
+        away or a copy gets no record. Without a holder of its own nothing is released, and the
+        result is empty. Raise `LedgerConflict` if the run was changed since `plan` was made.
         """
         session = self._own_session(plan)
         ids = [] if session is None else self._held_by(session)

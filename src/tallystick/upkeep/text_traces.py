@@ -278,8 +278,10 @@ def survey(
 ) -> Survey:
     """Search every run and every attachment. `known` are runs that were found before.
 
-    Without `by_text`, a run is not chosen only because it has the text. A run or an attachment that
-    cannot be read counts as having nothing.
+    A run is affected if it names a note of `ids`, or has a text of `needles`; so is its family.
+    Without `by_text`, a run is not chosen only because it has the text. A run is searched up to the
+    first entry that is damaged. An attachment whose bytes cannot be read is found by its label
+    only.
     """
     blobs = blobs_with(attachments, needles)
     holding: dict[str, set[str]] = {}
@@ -320,7 +322,7 @@ def survey(
 def touched_since(
     before: Survey, ledger: SqliteLedger, *, ids: Collection[str], needles: TextForms
 ) -> dict[str, Because]:
-    """Return the runs that changed since `before`, and are affected by the notes only now.
+    """Return the runs that are new or longer since `before`, and affected by the notes only now.
 
     Only their records are searched. Attachments and families are not.
     """
@@ -337,7 +339,8 @@ def touched_since(
 def is_said_in(ledger: SqliteLedger, run: str, needles: TextForms) -> bool:
     """Return True if what is left of a run has a text, or its plain digest.
 
-    What cannot be read counts as having neither.
+    A body that is no known record is searched as bytes. What comes after a damaged entry counts as
+    having neither.
     """
     return any(
         needles.in_bytes(entry.body) if record is None else needles.has_text_or_digest(record)

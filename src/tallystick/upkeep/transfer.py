@@ -104,9 +104,10 @@ def import_run_with_attachments(
 ) -> Transferred:
     """Import an exported run and its attachments.
 
-    Raise `TransferRefused` if the file is not valid; then no run is kept, and garbage collection
-    deletes what was put. A run that is here already with the same entries stays as it is; its
-    attachments that are missing or damaged here are restored.
+    Raise `TransferRefused` if the file is not valid, or if `import_run` refuses it for what is
+    here. Then no run is kept, and garbage collection deletes what was put. A run that is here
+    already with the same entries stays as it is; its attachments that are missing or damaged here
+    are restored.
     """
     incoming = _Incoming(ledger, attachments)
     run = import_run(ledger, source, receiver=incoming)

@@ -320,7 +320,7 @@ class RunCapabilities:
         return next((each for each in found if each is not None), None)
 
     async def check(self, source: str, state: RunState, asked: CheckProgram) -> ProgramChecked:
-        """Return the first verdict. One of the capabilities must check, or this fails."""
+        """Return the first verdict that is not None. Raise `AssertionError` if there is none."""
         for each in self._each:
             found = await each.check(source, state, asked)
             if found is not None:

@@ -118,7 +118,7 @@ class ChildRunner(Protocol):
     ) -> tuple[Run, Head]:
         """Start a child with the id `run`, and return its result and head when it has ended.
 
-        Raise `BackendError` if it gets no interpreter, or no model.
+        Raise `BackendError` if it gets no interpreter, and `UsageError` if it gets no model.
         """
         ...
 

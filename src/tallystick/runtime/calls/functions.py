@@ -86,8 +86,8 @@ def host_function(
     repeated. For another one, `lookup` is called with the key that `effect_key()` returned inside
     it. It returns what the function returned then, `NOT_RECEIVED`, or `UNKNOWN`.
 
-    The decorator raises `UsageError` for an unknown policy, and for a name that programs cannot
-    call or that is taken. `name` is that of the function by default.
+    The decorator raises `UsageError` for an unknown policy, for what cannot be called, and for a
+    name that programs cannot call or that is taken. `name` is that of the function by default.
     """
 
     def made(function: Callable[..., Any]) -> RunFunction:

@@ -107,7 +107,7 @@ class QueryRequest:
     def next(
         self, *, wait_ms: int = 0, messages: tuple[Message, ...] | None = None
     ) -> QueryRequest:
-        """Return the next attempt, with other messages if given."""
+        """Return the next attempt, with other messages if given. It waits `wait_ms` before it."""
         return dataclasses.replace(
             self,
             attempt=self.attempt + 1,
@@ -190,7 +190,8 @@ class Queries:
     ) -> object:
         """Ask one question of a native program, and return the answer or raise `QueryProblem`.
 
-        Raise `UsageError` if the prompt is too long or the run has asked too often.
+        The reply has at most `tokens_out_max` tokens. Raise `UsageError` if the prompt is too long
+        or the run has asked too often.
 
         `heard` is called with the outcome of each attempt. An unknown model is refused as an item,
         not as a batch: two questions of one host call would otherwise have one key on record.

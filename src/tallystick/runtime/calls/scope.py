@@ -151,7 +151,8 @@ class CallScope:
     def call(self, name: str, request: bytes, *, index: int) -> Call:
         """Return a new call with the next number. Called from any thread.
 
-        A call of a native program is remembered until it is answered, for `leave`.
+        `index` is its position among the calls of the program. A call of a native program is
+        remembered until it is answered, for `leave`.
         """
         intent, sha256 = self._numbers.next_number(), call_digest(request)
         if self.program.effect:

@@ -59,8 +59,9 @@ _QUERIES = frozenset({"llm_query", "llm_query_batched", "rlm_query", "rlm_query_
 def is_pure(name: str, *, ok: bool) -> bool:
     """Return True if replay can compute this answer again, from attachments or model calls.
 
-    Such an answer is recorded by its digest only. A failed read of a text is recorded in full:
-    bytes never change, but whether they existed at that time may.
+    `ok` is False for an answer that is an error. Such an answer is recorded by its digest only. A
+    failed read of a text is recorded in full: bytes never change, but whether they existed at that
+    time may.
     """
     return name in _QUERIES or (ok and name.startswith(("text.", _OUTPUT)))
 

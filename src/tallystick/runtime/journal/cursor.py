@@ -93,7 +93,7 @@ class Cursor:
 
     @property
     def exhausted(self) -> bool:
-        """True if everything was repeated, except perhaps model calls of programs."""
+        """True if everything was repeated, except perhaps model calls and children of programs."""
         return self._place >= len(self._records)
 
     @property

@@ -220,7 +220,8 @@ class Journal:
     def write_now(self, record: Record) -> None:
         """Start to write a record after all that waits, without waiting: the caller is cancelled.
 
-        If the write fails later, the next write raises the error.
+        Raise what the ledger raises if the write cannot start. If it fails later, the next write
+        raises the error.
         """
         # In this order, so that the end of a call never comes before its beginning.
         self.flush()

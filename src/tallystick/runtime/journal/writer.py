@@ -96,7 +96,10 @@ class LedgerWriter:
         return self._head
 
     def append_later(self, record: Record) -> None:
-        """Defer a record to the next write. The 256th that waits starts one, and does not wait."""
+        """Defer a record to the next write. The 256th that waits starts one, and does not wait.
+
+        Raise what the ledger raises if that write cannot start.
+        """
         with self._guard:
             self._hold([record])
             if len(self._held) >= _HELD_MAX:
@@ -105,7 +108,8 @@ class LedgerWriter:
     def write(self, records: Sequence[Record], *, forced: bool) -> PendingWrite:
         """Start to write records in one transaction, after all deferred ones.
 
-        Raise what the ledger raises if the write cannot start.
+        If `forced`, the write is done only when they are on disk. Raise what the ledger raises if
+        the write cannot start.
         """
         with self._guard:
             self._hold(records)

@@ -145,7 +145,8 @@ class Backends:
     def named(self, name: str) -> Backend:
         """Return the backend of this name, whether or not it is in the preference.
 
-        It is created on the first call, and not proven to work here.
+        It is created on the first call, and not proven to work here. Raise `NotSupported` for an
+        unknown name, and `UsageError` for a layer that it cannot do without.
         """
         if name not in self._made:
             surface = Surface(

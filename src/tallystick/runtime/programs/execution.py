@@ -296,7 +296,8 @@ class ProgramRunner:
 
         `rerun` is the part that is on record, which is repeated before the program is live. Long
         output and a long answer are stored as attachments, and the files of the output are removed.
-        What the program used is counted in every scope. Its calls are closed at the end.
+        What the program used is counted in every scope. Its calls are closed at the end. Raise
+        `OSError` or `AttachmentError` if the output cannot be stored; then nothing is counted.
         """
         context = program_context(scope.program, state, rerun)
         result = await self._execute(scope, source, state, context)

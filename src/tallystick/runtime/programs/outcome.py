@@ -91,7 +91,10 @@ def finished_of(
 
 
 def cut_off(intent: RunProgram, stop: str, why: str, *, host_calls: int = 0) -> ProgramFinished:
-    """Return the record of the end of a native program that was cut off."""
+    """Return the record of the end of a native program that was cut off.
+
+    `why` is the message of its failure, `host_calls` the number of its recorded answers.
+    """
     return ProgramFinished(
         intent=intent.intent,
         turn=intent.turn,

@@ -276,8 +276,8 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
     """Put a run together and drive it to its end. A cancel ends it too, and the end is recorded.
 
     Return the result, the head, and the model call whose refusal ended the run, else None. A cancel
-    that came before the run was live is raised, and no end is recorded. Raise what `assemble` and
-    `Driver.drive` raise. The sandbox is closed in every case.
+    that came before the run was live is raised, and no end is recorded. Raise what `assemble`,
+    `Driver.drive` and `Surroundings.after_end` raise. The sandbox is closed in every case.
     """
     assembled = await assemble(context, plan)
     driver = assembled.driver

@@ -239,7 +239,8 @@ def _limits(parent: Parent, request: ChildRequest) -> RunLimits:
 def _unspent(parent: Parent, dimension: Dimension) -> int | None:
     """Return the limit less what is spent, in the tightest scope; None without a limit.
 
-    Reservations are not subtracted. It is never below 0.
+    The shared total is not among these scopes. Reservations are not subtracted. It is never below
+    0.
     """
     left = [
         limit - (getattr(row.spent, dimension) or 0)

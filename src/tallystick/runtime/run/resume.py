@@ -104,10 +104,11 @@ async def resume(
     """Resume a run, and return its result. A run that was answered is returned as it is.
 
     `parent` is the parent of a child run, whose scopes pay for it. Raise `ResumeRefused` if the run
-    cannot be resumed, and `RunInDoubt` if a call in doubt needs a decision. Raise `RunNotFound`,
-    `UsageError` if a living process works on it, and `LedgerConflict` if another has written to it
-    meanwhile. For a child, a `UsageError` or `BackendError` becomes `ResumeRefused`: the program of
-    its parent must not catch it and continue.
+    cannot be resumed, `RunInDoubt` if a call in doubt needs a decision, and `ResumeDiverged` if it
+    does not repeat its record. Raise the errors of `Leases.again` for a session. Raise
+    `RunNotFound`, `UsageError` if a living process works on it, and `LedgerConflict` if another has
+    written to it meanwhile. For a child, a `UsageError` or `BackendError` becomes `ResumeRefused`:
+    the program of its parent must not catch it and continue.
     """
     try:
         return await _resume(context, run, request, children, around, parent)
@@ -203,8 +204,9 @@ async def continue_run(
     """Decide about calls in doubt, claim the run, and drive it from the end of its record.
 
     Until the claim, nothing of the run is written. With it, the reservations that a dead process
-    of this run left are settled or released. Raise `ResumeRefused`, `RunInDoubt`, and
-    `LedgerConflict` if the run has another head than when it was read.
+    of this run left are settled or released. Raise `NoBackendAvailable`, `ResumeRefused`,
+    `RunInDoubt`, and `LedgerConflict` if the run has another head than when it was read. Raise what
+    `drive` and the surroundings raise.
     """
     run, history, started = record.run, record.history, record.started
     ledger = context.ledger
@@ -351,8 +353,9 @@ async def _decide(
 def read_checked(ledger: Ledger, run: str) -> tuple[Head, list[Record]]:
     """Return the head and the records of a run.
 
-    Raise `RunNotFound`, `RecordUnreadable`, or `ResumeRefused` if its chain is damaged or empty,
-    and `UsageError` for a chain of steps.
+    Raise `RunNotFound`, and `RecordUnreadable` for a record of another version. Raise
+    `ResumeRefused` if its chain is damaged or empty, or if it was pruned or imported from a log of
+    rlms. Raise `UsageError` for a chain of steps.
     """
     row = ledger.row(run)
     if row is None:

@@ -97,7 +97,8 @@ class Surroundings:
     ) -> Run:
         """Return the result of the run, or raise what it means here, such as `StepBudgetError`.
 
-        `refused` is the model call whose refusal ended the run.
+        `refused` is the model call whose refusal ended the run, None if it ended otherwise. `rows`
+        returns the rows of the client's scopes, for the error.
         """
         return run
 
@@ -263,14 +264,15 @@ class Leases(Protocol):
     ) -> AbstractContextManager[Surroundings]:
         """Lease the session of a run that is resumed, and release it on the way out.
 
-        Yield `NOTHING_AROUND` for a run in no session. `steal` also takes the lease of a living
-        process.
+        Yield `NOTHING_AROUND` for a run in no session, and with `steal` also for a session that a
+        living process works in. Without `steal`, raise `SessionBusy` for that one.
         """
         ...
 
     def finish(self, run: str, records: Sequence[Record]) -> bool:
         """Hand the variables of an ended run to its session. Return True if they are lost.
 
-        Return False for a run in no session.
+        Return False for a run in no session, or if a living process still has to finish it there.
+        Raise `SessionNotKept` if a loss was not reported yet.
         """
         ...

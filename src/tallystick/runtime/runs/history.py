@@ -146,7 +146,8 @@ def _last_run(ledger: Ledger) -> str:
 def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
     """Return a model that repeats the replies of a recorded run.
 
-    Raise `RunNotFound` if there is no such run, and `UsageError` for a chain of steps.
+    `named` is as in `resolve_run`, whose errors are raised. Raise `UsageError` for a chain of
+    steps, and `RecordUnreadable` for a body that is no record of this version.
     """
     # Imported here: most runs have another model.
     from tallystick.model.recorded import RecordedModel
@@ -242,8 +243,8 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 def own_session(ledger: Ledger, run: str) -> str | None:
     """Return the holder of attachments that only this run names.
 
-    Return None if another run names it too, if its name is no ULID, or if the start of this run was
-    erased.
+    Return None if another run names it too, if its name is no ULID, or if the first entry of this
+    run cannot be read. Raise `RunNotFound` if the run is not here.
     """
     session_id = session_of(ledger, run)
     if session_id is None or not is_ulid(session_id):
@@ -263,7 +264,10 @@ def session_in(entry: Sealed) -> str | None:
 
 
 def session_of(ledger: Ledger, run: str) -> str | None:
-    """Return the holder that the first entry of a run names; None if it cannot be read."""
+    """Return the holder that the first entry of a run names; None if it cannot be read.
+
+    Raise `RunNotFound` if the run is not here.
+    """
     try:
         first = next(ledger.read(run, stop=1), None)
     except LedgerCorrupt:

@@ -110,14 +110,18 @@ def status_of(ledger: Ledger, row: RunRow) -> RunStatus:
 def runs_in_doubt(ledger: Ledger) -> list[DoubtfulRun]:
     """Return every run of this ledger with calls in doubt, the newest last.
 
-    Runs that cannot be read are left out.
+    Runs are left out as in `doubtful_run`, and its errors are raised.
     """
     found = (doubtful_run(ledger, row) for row in ledger.runs(RunFilter(open_only=True)))
     return [each for each in found if each is not None]
 
 
 def doubtful_run(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
-    """Return the calls in doubt of a run. None if there are none, or if the run cannot be read."""
+    """Return the calls in doubt of a run; None if there are none.
+
+    None also for a run that is running, was moved away, imported or removed, or has a record of
+    another version. Other errors of the ledger are raised.
+    """
     try:
         if (
             row.moved
@@ -253,11 +257,13 @@ def close_calls(
     """Record an outcome for each paid call in doubt of a run, and close its reservations.
 
     With `charge`, the calls cost what was reserved, since they may have been billed. Without it,
-    they cost nothing. `at` is the time to record, in Unix ms. Effects stay in doubt. Without calls
-    in doubt, only the reservations are closed, and nothing is recorded.
+    they cost nothing. `at` is the time to record, in Unix ms. `scopes` has the reservations, None
+    for a ledger without them. Effects stay in doubt. Without calls in doubt, only the reservations
+    are closed, and nothing is recorded.
 
     Raise `UsageError` while a living process works on the run, and `RunNotFound` if there is none.
-    Raise `ResumeRefused` if its chain of entries is damaged.
+    Raise `ResumeRefused` if its chain of entries is damaged, and the errors of the ledger if it
+    cannot be written, such as `RunNotOwned`.
     """
     with lock_run(ledger, run):
         row = ledger.row(run)

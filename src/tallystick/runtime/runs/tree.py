@@ -278,7 +278,10 @@ class RunTree:
 
 
 def charge_increase(before: Charge, now: Charge) -> Charge:
-    """Return by how much a charge has grown, in each dimension; 0 where it has not."""
+    """Return by how much a charge has grown, in each dimension; 0 where it has not.
+
+    The money is None if that of `now` is unknown.
+    """
     return Charge(
         usd=None if now.usd is None else max(0, now.usd - (before.usd or 0)),
         tokens_in=max(0, now.tokens_in - before.tokens_in),

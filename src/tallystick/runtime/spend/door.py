@@ -76,7 +76,10 @@ def refused_call(
     *,
     tokens_out_max: int,
 ) -> RefusedCall:
-    """Return a refused call with the most that it would have cost."""
+    """Return a refused call with the most that it would have cost.
+
+    `tokens_out_max` is the longest reply that was asked for.
+    """
     bound, worst = prompt_figure(terms, messages).tokens, terms.worst
     return RefusedCall(
         error=error,
@@ -205,11 +208,11 @@ class ModelDoor:
     ) -> AsyncIterator[ReservedCall]:
         """Wait `wait_ms`, then for a place at the provider and for money, and reserve the call.
 
-        The reply limit is lowered only if no call in progress holds the money for a whole reply. On
-        the way out, a reservation that was not settled is released. Raise `BudgetExhausted` or
-        `BudgetUnpriced` if no budget pays for the call, not even with what calls in progress may
-        give back. Raise `WaitedTooLong` if `ends_at`, a moment of the monotonic clock, comes
-        before a place is free.
+        A whole reply has `tokens_out_max` tokens; `turns` is as in `reserve`. The reply limit is
+        lowered only if no call in progress holds the money for a whole reply. On the way out, a
+        reservation that was not settled is released. Raise `BudgetExhausted` or `BudgetUnpriced` if
+        no budget pays for the call, not even with what calls in progress may give back. Raise
+        `WaitedTooLong` if `ends_at`, a moment of the monotonic clock, comes before a place is free.
         """
         await asyncio.sleep(min(wait_ms / 1000, max(0.0, ends_at - time.monotonic())))
         terms = self.terms(model)
@@ -371,7 +374,7 @@ class ModelDoor:
     def reserve_all(
         self, terms: CallTerms, prompts: Sequence[tuple[Message, ...]], *, tokens_out_max: int
     ) -> list[ReservedCall]:
-        """Reserve every call of a batch, each with a whole reply.
+        """Reserve every call of a batch, each with a whole reply of `tokens_out_max` tokens.
 
         If one is refused, raise its error and reserve none: half a batch would be paid for and
         then thrown away.

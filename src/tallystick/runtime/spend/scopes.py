@@ -255,7 +255,8 @@ class RunScopes:
     def reserve(self, worst: Amount, *, usd_waived: bool = False) -> Hold:
         """Reserve `worst` in every scope. Raise the first refusal, and then reserve nowhere.
 
-        That is `BudgetExhausted` or `BudgetUnpriced`.
+        That is `BudgetExhausted`, or `BudgetUnpriced` if a scope limits money, the price is
+        unknown, and `usd_waived` is False.
         """
         hold = Hold([])
         with self.all_or_nothing():
@@ -289,7 +290,8 @@ class RunScopes:
     def release(self, hold: Hold, *, wakes: bool = True) -> None:
         """Give back the reservation of an attempt that cost nothing. A second call does nothing.
 
-        `wakes` is False only inside `all_or_nothing`, where no other call has seen it.
+        `wakes` is False only inside `all_or_nothing`, where no other call has seen it. Raise
+        `LedgerConflict` as `SharedCap` does, after the trees have it back.
         """
         if hold.open:
             hold.open = False
@@ -301,7 +303,8 @@ class RunScopes:
     def settle(self, hold: Hold, used: Amount) -> list[Breach]:
         """Replace the reservation by what was used, in every scope; return the limits it passed.
 
-        A reservation that is closed already is left alone, and nothing is returned.
+        A reservation that is closed already is left alone, and nothing is returned. Raise
+        `LedgerConflict` as `SharedCap` does, after it was settled in the trees.
         """
         breaches: list[Breach] = []
         if hold.open:
@@ -408,7 +411,10 @@ class RunScopes:
         return None
 
     def rows(self) -> list[ScopeRow]:
-        """Return a row for each scope: its limits, what is spent and what is reserved."""
+        """Return a row for each scope: its limits, what is spent and what is reserved.
+
+        The shared scope has none here.
+        """
         found = []
         for place in self._places:
             with place.scope_tree.lock:
