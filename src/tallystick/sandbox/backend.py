@@ -61,7 +61,10 @@ class Backend(Protocol):
 
     @property
     def sandbox(self) -> Any:  # noqa: ANN401 (each backend has a sandbox of its own)
-        """The sandbox itself, for a caller who chose this backend by name."""
+        """The sandbox itself, for a caller who chose this backend by name.
+
+        It is made at the first use. Raises `GuestMissing` if the WASM guest cannot be loaded.
+        """
         ...
 
     def check_grants(self, grants: Sequence[str]) -> None:
@@ -84,7 +87,10 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close what this backend made. A sandbox that was passed in stays open for its owner."""
+        """Close what this backend made. A sandbox that was passed in stays open for its owner.
+
+        A later use makes a new sandbox.
+        """
         ...
 
 

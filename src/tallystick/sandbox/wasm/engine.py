@@ -275,7 +275,10 @@ class CodeCache:
         return self._directory / f"guest-{key}.cwasm"
 
     def _prepare(self) -> str | None:
-        """Create the directory, for this user alone. Return why it cannot be used, or None."""
+        """Create the directory, for this user alone. Return why it cannot be used, None if it can.
+
+        If other users could access it, it is closed to them and the modules in it are deleted.
+        """
         try:
             make_private(self._directory)
             # Not through a link, whose target may be another user's.
@@ -314,7 +317,10 @@ class CodeCache:
             lock.release()
 
     def _load(self, engine: wasmtime.Engine, key: str) -> wasmtime.Module | None:
-        """Return a stored module; None if it is missing, damaged, or not a file of this user."""
+        """Return a stored module; None if it is missing, damaged, or not a file of this user.
+
+        None too if the engine refuses it.
+        """
         path = self.path(key)
         try:
             status = os.lstat(path)
@@ -436,7 +442,9 @@ class Guest:
 def load_guest(image: GuestImage, *, cache: Path, say: Callable[[str], None]) -> Guest:
     """Return the guest, compiled now or loaded from the cache directory.
 
-    Raise `GuestMissing` if it has to be compiled and its file has another digest.
+    A module that is compiled here is stored in the cache, if that is possible. Raise `GuestMissing`
+    if it has to be compiled and its file has another digest, `OSError` if the file cannot be read,
+    and `WasmtimeError` if it cannot be compiled.
     """
     engine = wasmtime.Engine(_config())
     parts = f"{image.sha256} {ENGINE} {cpu_digest()}"

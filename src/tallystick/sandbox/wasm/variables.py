@@ -143,6 +143,7 @@ async def variable_names(session: WasmInterpreter) -> str:
 async def record_values(session: WasmInterpreter) -> bytes | None:
     """Return the variables of an interpreter as JSON, which `read_values` reads.
 
+    At most 1,000 names, and about 1 MiB of values; a value beyond that is refused as "too long".
     None if the guest did not return them within 2 s, or returned something else. This runs a
     program, so call it after the image was taken.
     """
@@ -204,7 +205,11 @@ async def load_values(session: WasmInterpreter, values: Mapping[str, msgspec.Raw
 
 
 def check_names(values: Iterable[str]) -> None:
-    """Raise `UsageError` for a name that no variable of a session can have."""
+    """Raise `UsageError` for a name that no variable of a session can have.
+
+    That is one that is no identifier, a keyword, begins with `_`, or is a name that programs have
+    for something else.
+    """
     for name in values:
         if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
             raise UsageError(f"{name[:80]!r} is no name for a variable")
