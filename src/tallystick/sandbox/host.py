@@ -164,8 +164,9 @@ class HostTable:
     """A fixed set of functions, texts and values for programs.
 
     A function whose `needs` is not among the `granted` capabilities is left out. A function named
-    `group.name` is an attribute of `group` in the program. Raises `InvalidName` for a name that a
-    program cannot write.
+    `group.name` is an attribute of `group` in the program. `texts`, `values` and `answering` are as
+    in `HostNames`. `find_text` finds the text of a `HeldText`; by default, all are refused. Raises
+    `InvalidName` for a name that a program cannot write.
     """
 
     def __init__(

@@ -173,7 +173,10 @@ def prune_command(
 
 
 def _prune(pruner: Pruner, report: _Report, *, why: str) -> None:
-    """Prune the planned runs; move those that are refused now to `report.kept`."""
+    """Prune the planned runs; move those that are refused now to `report.kept`.
+
+    If any was pruned, shrink the file then, and put into `report.note` what could not be done.
+    """
     planned, report.pruned = report.pruned, []
     for each in planned:
         done = pruner.prune(each.run, why=why)

@@ -270,7 +270,7 @@ def _read_stdin(*, quiet: bool) -> bytes:
     """Return all of standard input.
 
     If it has not ended after two seconds, a line on stderr says so, unless `quiet`: the pipe may
-    never end.
+    never end. Raise `UsageError` for over 1 GiB.
     """
     waiting = threading.Timer(
         _STDIN_SECONDS, click.echo, ["reading standard input ..."], {"err": True}

@@ -76,7 +76,10 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def made_by(sessions: Sessions, session: str, left: Left, *, backend: str) -> Made:
-    """Return the guest and the engine that stored what a session or a snapshot keeps."""
+    """Return the guest and the engine that stored what a session or a snapshot keeps.
+
+    All fields are None for a fresh interpreter, an unreadable one, and another backend than WASM.
+    """
     origin = sessions.origin(session, left, backend=backend)
     if origin is None:
         return Made()
@@ -308,7 +311,11 @@ def _read_source(source: Path, *, backend: str) -> ExportedValues:
 
 
 async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | None]:
-    """Return an interpreter that has these values, their names, and the values as recorded."""
+    """Return an interpreter that has these values, their names, and the values as recorded.
+
+    The values as recorded are None if the guest did not return them. Raise `StoreError` if it does
+    not set the values, and `GuestMissing` if the sandbox cannot be loaded.
+    """
     # The engine is imported only here: the other commands on sessions start faster without it.
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 

@@ -100,7 +100,8 @@ class ProcessBackend:
     async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
         """Open a box with the files of the run's session, or of its last recorded program.
 
-        Raise `UsageError` for bad network grants, and `StoreError` if the files cannot be restored.
+        Raise `UsageError` for bad network grants, `StoreError` if the files cannot be restored, and
+        what `ProcessSandbox.open` raises.
         """
         from tallystick.sandbox.process.programs import open_process
 

@@ -83,7 +83,11 @@ class _Box:
 
 
 class Execution:
-    """The execution of one program, from start to end. Each object is used once."""
+    """The execution of one program, from start to end. Each object is used once.
+
+    Coroutines of `host` run on `loop`. `calls` has a record of each call that was answered.
+    `answers` has the answers too, or is None once they take over 8 MiB.
+    """
 
     def __init__(
         self,

@@ -553,9 +553,11 @@ class WasmSandbox:
     ) -> WasmSandbox:
         """Load the guest that ships with the package, and compile it if the cache lacks it.
 
-        Without `store`, snapshots are kept in memory. `active_max` is the number of programs that
-        are active at once: by default one per processor, and at least two. Raise `GuestMissing` if
-        the guest image cannot be used.
+        `cache` is the directory of compiled code. Output over the inline limit goes to files in
+        `output_directory`; without that, it is lost. Without `store`, snapshots are kept in memory.
+        `active_max` is the number of programs that are active at once: by default one per
+        processor, and at least two. `say` is called with each line for the user. Raise
+        `GuestMissing` if the guest image cannot be used.
         """
         return cls(
             load_guest(load_image(), cache=cache, say=say),
@@ -569,8 +571,8 @@ class WasmSandbox:
     ) -> WasmInterpreter:
         """Open a session. Its interpreter is made for its first program, or by `prepare`.
 
-        `clock_ns` is the start of its clock, in nanoseconds since 1970. Raise `InvalidLimit` if
-        that is negative or too late.
+        Its random numbers come from `seed`. `clock_ns` is the start of its clock, in nanoseconds
+        since 1970. Raise `InvalidLimit` if that is negative or too late.
         """
         if not 0 <= clock_ns <= CLOCK_LATEST_NS:
             raise InvalidLimit(

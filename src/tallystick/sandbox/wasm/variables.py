@@ -114,7 +114,7 @@ async def variable_names(session: WasmInterpreter) -> str:
     """Return the names and types of the variables in short, at most 400 characters.
 
     "" if there are none, or if the guest did not list them. This runs a program, so call it after
-    the image was taken.
+    the image was taken. Raise what `WasmInterpreter.execute` raises.
     """
     result = await session.execute(
         "SHOW_VARS()",
@@ -145,7 +145,7 @@ async def record_values(session: WasmInterpreter) -> bytes | None:
 
     At most 1,000 names, and about 1 MiB of values; a value beyond that is refused as "too long".
     None if the guest did not return them within 2 s, or returned something else. This runs a
-    program, so call it after the image was taken.
+    program, so call it after the image was taken. Raise what `WasmInterpreter.execute` raises.
     """
     source = _RECORD.replace("GIVEN", repr(sorted(TAKEN | {CONTEXT_VARIABLES})))
     source = source.replace("NAMES_MOST", str(_VALUES_MAX)).replace("MOST", str(VALUES_BYTES_MAX))
@@ -184,7 +184,8 @@ def read_values(raw: bytes) -> SessionValues:
 async def load_values(session: WasmInterpreter, values: Mapping[str, msgspec.Raw]) -> Image:
     """Set variables in a fresh interpreter, and return its image.
 
-    Raise `StoreError` if the guest fails to set them within 30 s.
+    Raise `StoreError` if the guest fails to set them within 30 s, and what
+    `WasmInterpreter.execute` raises.
     """
     # As ASCII text: a JSON document need not be a Python expression.
     text = json.dumps(json.loads(msgspec.json.encode(values)))

@@ -103,7 +103,8 @@ class FoundSkills:
 def find_skills(directories: Sequence[Path] = ()) -> FoundSkills:
     """Find the skills in these directories; without any, in all layers.
 
-    The user's policy of trust is applied in either case.
+    The user's policy of trust is applied in either case. Raise `UsageError` if one of these
+    directories does not exist, and `StoreError` if the notes of trust cannot be read.
     """
     settings = load_settings()
     layers = (

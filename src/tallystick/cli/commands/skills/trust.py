@@ -268,6 +268,7 @@ def untrust_command(names: tuple[str, ...], signer: str | None, as_json: bool) -
 def _folders(found: FoundSkills, name: str) -> list[Path]:
     """Return the folders for which trust in a skill may be stored.
 
+    Raise `SkillNotFound` if `name` is neither a folder nor a skill that was found.
     There can be several: a project and a directory above it may both have a skill of this name.
     """
     path = folder_named(name)

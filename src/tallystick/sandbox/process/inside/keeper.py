@@ -337,7 +337,10 @@ class Keeper:
     # -- commands ------------------------------------------------------------------------------
 
     def _command(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Start a command. The shell starts with the first one, and again if it was ended."""
+        """Start a command. The shell starts with the first one, and again if it was ended.
+
+        If the shell takes no command in two tries, tell the host that it ended with status -1.
+        """
         self._make_room(message["memory_bytes"])
         for _ in range(2):
             if self._shell is None:
@@ -354,7 +357,10 @@ class Keeper:
         messages.send(self._host, {"ended": -1, "memory": None})
 
     def _command_ended(self) -> None:
-        """Tell the host how a command ended. If the shell itself ended, report SIGKILL."""
+        """Tell the host how a command ended. If the shell itself ended, report SIGKILL.
+
+        If no command is running, as after `_drop`, tell nothing.
+        """
         assert self._shell is not None
         try:
             status = messages.receive_plain(self._shell.control).get("ended")
@@ -450,7 +456,10 @@ class Keeper:
             copy.control.close()
 
     def _files(self, what: str, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        """Carry out an order on the files in a process of our own, and return its answer."""
+        """Carry out an order on the files in a process of our own, and return its answer.
+
+        If it ends or gives no answer within its time limit, return an answer that says so.
+        """
         work, seconds = _FILE_WORK[what]
         self._make_room()
         process = self._start(work)

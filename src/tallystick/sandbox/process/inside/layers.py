@@ -53,7 +53,10 @@ class WorkingDirectory(Protocol):
         ...
 
     def restore(self, name: str) -> None:
-        """Replace the files by those of a snapshot. The snapshot stays."""
+        """Replace the files by those of a snapshot. The snapshot stays.
+
+        Raise `KeyError` if there is none of this name.
+        """
         ...
 
     def forget(self, name: str) -> None:
@@ -221,7 +224,7 @@ def copy_tree(source: str, target: str) -> None:
     """Copy a tree with its modes and times into a directory. The copy belongs to the box's user.
 
     Links stay links. Sockets, pipes and devices are left out. A file with several names becomes
-    several files.
+    several files. Raise `OSError` if an entry cannot be copied; what was copied before stays.
     """
     pending = [(source, target)]
     while pending:

@@ -277,7 +277,7 @@ class Request(NamedTuple):
 
 
 def receive_request(listener: int) -> Request | None:
-    """Return the next request, None if the process that made it has ended."""
+    """Return the next request, None if the kernel gives none: its process has ended."""
     buffer = bytearray(_STRUCT_BYTES)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)
