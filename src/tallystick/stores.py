@@ -86,7 +86,7 @@ def open_stores(where: str, *, clock: Callable[[], int] = now_ms) -> Stores: ...
 
 
 def open_stores(where: Path | str, *, clock: Callable[[], int] = now_ms) -> Stores:
-    """Open the stores at a place: the path of a ledger, or `memory:`.
+    """Open the stores at a place: the path of a ledger, or the text `memory:`.
 
     Nothing is created or read before it is needed. `clock` gives milliseconds since 1970. Raise
     `UsageError` for an address of a kind without a backend: a text with "://".

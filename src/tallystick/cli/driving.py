@@ -166,6 +166,7 @@ def _next_steps(result: Run) -> list[str]:
                 f"{resume} --allow-unpriced",
             ]
         case "budget" if is_overrun(result.detail):
+            # A higher limit does not help: the provider charged more than a call had reserved.
             return [resume]
         case "budget" if is_of_total(result.detail):
             return ["tally total USD --raise", resume]

@@ -95,7 +95,10 @@ _SHARE_SECONDS = 0.1
 
 
 class SlotRequest:
-    """One request in the queue for slots. It is woken when granted, or to end its wait."""
+    """One request in the queue for slots. It is woken when granted, or to end its wait.
+
+    `wait` returns after so many seconds too, so only `granted` says if there is a slot.
+    """
 
     __slots__ = ("_woken", "granted")
 

@@ -322,6 +322,7 @@ class ModelDouble:
             await waits
         if self.delay:
             await asyncio.sleep(self.delay)
+        # Before the script, so that a call that fails takes no answer from it.
         if self.failures:
             raise self.failures.pop(0)
         answer = await self._answer(call)

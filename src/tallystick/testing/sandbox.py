@@ -628,6 +628,7 @@ class _Execution:
         While recorded calls are repeated, no time limit counts, and fuel beyond the recorded is a
         `ReplayDiverged` in a `_HostFailure`.
         """
+        # Here a program can catch even these, so they are raised again at its next instruction.
         if self._failed is not None:
             raise self._failed
         if self._stopped is not None:

@@ -243,6 +243,7 @@ def run_command(
             )
         finally:
             progress.close()
+            # Also after an error: the skills were loaded, and later catalogs rank them higher.
             Recent(data_directory()).note(watch.loaded)
     return display.end(result)
 

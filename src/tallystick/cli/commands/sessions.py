@@ -378,7 +378,8 @@ def _recorded_values(sessions: Sessions, info: SessionInfo, left: Left) -> Sessi
     """Return the recorded values of a session or of a snapshot.
 
     Without an interpreter there are none. Raise `Refused` if the sandbox records no values, or if
-    an interpreter is stored whose values were not recorded.
+    an interpreter is stored whose values were not recorded. Raise `StoreError` if they cannot be
+    read.
     """
     if info.backend != "wasm":
         raise Refused(

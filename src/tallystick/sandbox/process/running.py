@@ -379,6 +379,7 @@ class Program(_Invocation):
         assert self._channel is not None
         if event & select.POLLOUT:
             self._flush()
+        # Only room to send was reported: there is nothing to read.
         if not event & ~select.POLLOUT:
             return
         try:
