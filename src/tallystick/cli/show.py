@@ -125,7 +125,8 @@ def quantity(count: int, noun: str) -> str:
 def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     """Return a text in one line, cut to `chars_max`, with `?` for what a terminal would act on.
 
-    White space becomes single spaces. A text that is cut ends with "...".
+    White space becomes single spaces. A text that is cut ends with "...", unless so much of it is
+    white space that the first `4 * chars_max` characters fit. The others are not looked at.
     """
     # Cut first: a text from an imported run may be very long.
     line = " ".join(text[: 4 * chars_max].split())

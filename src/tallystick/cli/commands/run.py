@@ -249,7 +249,10 @@ def run_command(
 
 
 def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]:
-    """Return the capabilities that add text to the prompt, so that an estimate counts it."""
+    """Return the capabilities that add text to the prompt, so that an estimate counts it.
+
+    That is the one of skills; without skills to use or to `put` there, none.
+    """
     if skills is None and not put:
         return []
     from tallystick.skills.capability import SkillsCapability

@@ -175,7 +175,10 @@ def snapshot_line(kept: KeptSnapshot) -> str:
 
 
 def _run_text(run: EarlierRun) -> str:
-    """Write how a run of a session ended, its goal and its answer."""
+    """Write how a run of a session ended, its goal and its answer, each cut to 60 characters.
+
+    Of a run without a goal, write that it is not in the ledger any more.
+    """
     if run.goal is None:
         return "not in the ledger any more"
     goal = plain(run.goal, chars_max=_TEXT_CHARS_MAX)

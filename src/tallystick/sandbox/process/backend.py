@@ -163,7 +163,10 @@ def network_of(grants: Sequence[str]) -> NetworkGrant | None:
 
 
 def _places(named: str, grant: str) -> list[str]:
-    """Return the `host:port` entries that a grant names. Raise `UsageError` if it is malformed."""
+    """Return the `host:port` entries that a grant names. Raise `UsageError` if it is malformed.
+
+    Without a port, these are two: for 80 and for 443.
+    """
     host, colon, port = named.rpartition(":")
     if not colon:
         host = named

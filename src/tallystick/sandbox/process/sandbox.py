@@ -310,7 +310,10 @@ class ProcessSandbox:
         record: Callable[[Attempt], None],
         resolve: Resolve,
     ) -> tuple[Box, Proxy | None]:
-        """Make a box, and with `network` a proxy that listens inside it."""
+        """Make a box, and with `network` a proxy that listens inside it.
+
+        Raise what `open` raises without `saved`; no box is left then.
+        """
         if network is None:
             return self._box(files), None
         box = self._launcher.open(self._order(files, network=True))

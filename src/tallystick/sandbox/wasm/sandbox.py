@@ -304,7 +304,8 @@ class WasmInterpreter:
         """Run a prepared program in this thread, and keep or discard the instance afterwards.
 
         It is discarded if the program did not end by itself, or the host failed. A broken
-        interpreter is a result, with the stop `trap`.
+        interpreter is a result, with the stop `trap`. Raise what `host` raises, and what
+        `Namespace.prepare` raises otherwise.
         """
         namespace = self._namespace
         seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)

@@ -291,7 +291,8 @@ class Keeper:
     def _keep(self) -> bool:
         """Make the interpreter of a program that has ended by itself the namespace.
 
-        Return False, and change nothing, if it does not wait for orders again.
+        The process that held the namespace before is ended. Return False, and change nothing, if
+        the new one does not wait for orders again within 3 s.
         """
         if self._next is None:
             return False

@@ -68,7 +68,8 @@ def make_working_directory(*, overlay: bool, given: bool, writable_lower: bool) 
     """Mount the working directory. With `given`, it starts with the files at `FILES`.
 
     If their owner is the box's user (`writable_lower`), they are the lowest layer. Otherwise they
-    are copied, so that programs can change them.
+    are copied, so that programs can change them. Without `overlay` there are no layers: the files
+    and the snapshots are copies. Raise `OSError` if a step fails.
     """
     lower = None
     if given and not writable_lower:
