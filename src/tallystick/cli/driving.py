@@ -75,8 +75,10 @@ def run_json(result: Run) -> str:
 def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = False) -> None:
     """Print the answer on stdout; on stderr, its citations, the cost, and why the run stopped.
 
-    With `quiet`, print only the answer; with `answer` false, everything else. With `bounded`, the
-    cost is an upper bound, since it contains reservations of calls without a reported cost.
+    Also on stderr: claims that were not checked, the last reply of a run without an answer, where
+    the run is, and commands that continue it. With `quiet`, print only the answer; with `answer`
+    false, everything else. With `bounded`, the cost is an upper bound, since it contains
+    reservations of calls without a reported cost.
     """
     if result.answer is not None and answer:
         click.echo(result.answer)

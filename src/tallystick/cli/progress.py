@@ -130,7 +130,10 @@ def rows_of(tally: RunTree, *, rows_max: int, width: int) -> list[str]:
 
 
 def counts_of(tally: RunTree, *, shown: int = 0) -> str:
-    """Count the runs without a row by their state; return an empty text if there are none."""
+    """Count the runs without a row by their state; return an empty text if there are none.
+
+    `shown` is how many live runs have a row; runs that wait or have ended have none.
+    """
     more = tally.live - shown
     named = (
         (more, f"{more:,} {'more ' if shown else ''}live"),

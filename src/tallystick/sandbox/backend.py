@@ -74,6 +74,8 @@ class Backend(Protocol):
     async def prove(self) -> None:
         """Raise `SandboxError` if programs cannot run here. Report layers that are left out.
 
+        Raise `IsolationMissing` if a layer is missing that is required, `NotSupported` on a system
+        that the backend does not run on, and `GuestMissing` if the WASM guest cannot be loaded.
         Called once before the first run in this backend, or not at all if it is repeatable.
         """
         ...
@@ -82,7 +84,8 @@ class Backend(Protocol):
         """Open the programs of a run, new or recorded, as they were when the run began.
 
         `Programs.restore` loads a later state. The caller closes the result. Raise `BackendError`
-        if the state of the run's session cannot be read or loaded.
+        if the state of the run's session cannot be read or loaded, `UsageError` for grants as in
+        `check_grants`, and what `prove` raises.
         """
         ...
 

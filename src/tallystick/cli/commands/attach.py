@@ -308,8 +308,8 @@ def verify_command(as_json: bool) -> int:
 def _holder_of(named: str | None) -> str | None:
     """Return the id of the holder that keeps the attachments of a run; None without a run.
 
-    Raise `UsageError` for a chain of steps, and for a run whose first record was erased. Raise what
-    `resolve_run` raises, such as `RunNotFound`.
+    Raise `UsageError` for a chain of steps, and for a run whose first record is not a `RunStarted`:
+    it was erased, or the run is a fork. Raise what `resolve_run` raises, such as `RunNotFound`.
     """
     if named is None:
         return None

@@ -443,7 +443,8 @@ class Keeper:
     def _variables(self, what: str, descriptors: list[int]) -> None:
         """Fork the interpreter, and let the copy write its variables, or load others.
 
-        A copy that loads variables is the next namespace, once the host sends "keep".
+        A copy that loads variables is the next namespace, once the host sends "keep". For loading,
+        tell the host whether there is a copy. Without one, nothing is written.
         """
         self._make_room()
         copy = None
