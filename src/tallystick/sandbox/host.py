@@ -127,7 +127,8 @@ def _with_plain_annotations(
 
     Under `from __future__ import annotations` they are strings, which would be shown in quotes.
     They are not evaluated: that can fail, and would show module names that mean nothing to a
-    program. With `without_first`, the first parameter is left out.
+    program. With `without_first`, the first parameter is left out. Raise `TypeError` or
+    `ValueError` if the signature cannot be read.
     """
     found = inspect.signature(function)
     made = [

@@ -358,7 +358,9 @@ class Programs(Protocol):
     async def restore(self, history: History) -> int:
         """Load the state after the last program whose state was kept and can be loaded.
 
-        Return the number (the intent) of that program, 0 if there is none.
+        Return the number (the intent) of that program, 0 if there is none. A backend that is not
+        repeatable was opened in its last state: it loads nothing, and returns the last recorded
+        program.
         """
         ...
 

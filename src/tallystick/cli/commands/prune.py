@@ -64,8 +64,8 @@ def rm_command(run: str, yes: bool) -> int:
 def _free(attachments: CollectableAttachments, ids: Sequence[str]) -> str:
     """Delete the bytes of attachments that nothing keeps any more, and write how many they were.
 
-    The run is deleted already, so a failure is not raised: the text names it, and the command that
-    frees the bytes later.
+    If it was none, the text is empty. The run is deleted already, so a failure is not raised: the
+    text names it, and the command that frees the bytes later.
     """
     count = size = 0
     try:

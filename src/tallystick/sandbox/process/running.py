@@ -273,7 +273,8 @@ class _Invocation(abc.ABC):
     def _drain(self) -> None:
         """Read output that is still in the pipes, at most 64 KiB of each.
 
-        Without that limit, a process that outlives its program could write for ever.
+        Without that limit, a process that outlives its program could write for ever. Raise what
+        `on_stdio` raises.
         """
         for descriptor, handle in self._outputs.items():
             left = _READ_BYTES

@@ -650,7 +650,8 @@ class Keeper:
     def _decide(self, request: memory.Request) -> None:
         """Grant a mapping if there is room for it; otherwise end the programs in the box.
 
-        If a mapping was granted a moment ago, decide later instead.
+        In the second case the call fails with ENOMEM, if its process is still there. If a mapping
+        was granted a moment ago, decide later instead.
         """
         fresh, found = self._mappings.any_recent, memory.tasks()
         room = self._quick_room(found) - request.length

@@ -198,7 +198,7 @@ def _attributes(answer: bytes, at: int) -> dict[int, bytes]:
 
 
 def _memory(answer: bytes | None) -> tuple[int, int]:
-    """Return the bytes that wait to be read, and those that were written."""
+    """Return the bytes that wait to be read, and those that were written; zeros if it is short."""
     if answer is None or len(answer) < 24:
         return 0, 0
     received, _, written, _, _, queued = struct.unpack_from("=6I", answer)
