@@ -35,7 +35,11 @@ _MEMORY = "memory:"
 
 
 class Stores(Protocol):
-    """The stores of one place. Each property returns the same object every time."""
+    """The stores of one place. Each property returns the same object every time.
+
+    A property may raise the errors of its store when it is first used. `close` does not replace
+    what it closed, so use none of them afterwards.
+    """
 
     @property
     def ledger(self) -> TransferLedger:
@@ -82,7 +86,7 @@ def open_stores(where: str, *, clock: Callable[[], int] = now_ms) -> Stores: ...
 
 
 def open_stores(where: Path | str, *, clock: Callable[[], int] = now_ms) -> Stores:
-    """Open the stores at a place: the path of a ledger, or `memory:`.
+    """Open the stores at a place: the path of a ledger, or the text `memory:`.
 
     Nothing is created or read before it is needed. `clock` gives milliseconds since 1970. Raise
     `UsageError` for an address of a kind without a backend: a text with "://".
@@ -115,7 +119,8 @@ def stores_of(
 ) -> Stores:
     """Return the stores of a ledger that is open already, and of its attachments if they are too.
 
-    Closing them closes neither of these. A ledger that is not in a file has the others in memory.
+    Closing them closes neither of these. A ledger that is not a `SqliteLedger` has the others in
+    memory. The stores that are opened here use the clock of this machine.
     """
     from tallystick.ledger.sqlite import SqliteLedger
 

@@ -75,8 +75,10 @@ def run_json(result: Run) -> str:
 def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = False) -> None:
     """Print the answer on stdout; on stderr, its citations, the cost, and why the run stopped.
 
-    With `quiet`, print only the answer; with `answer` false, everything else. With `bounded`, the
-    cost is an upper bound, since it contains reservations of calls without a reported cost.
+    Also on stderr: claims that were not checked, the last reply of a run without an answer, where
+    the run is, and commands that continue it. With `quiet`, print only the answer; with `answer`
+    false, everything else. With `bounded`, the cost is an upper bound, since it contains
+    reservations of calls without a reported cost.
     """
     if result.answer is not None and answer:
         click.echo(result.answer)
@@ -124,7 +126,11 @@ def _cost_line(result: Run, *, bounded: bool) -> str:
 
 
 def _reply_lines(result: Run) -> list[str]:
-    """Return the last reply of the model in lines for a terminal, unless it is the answer shown."""
+    """Return the last reply of the model in lines for a terminal: 12 at most, of 200 characters.
+
+    Of a longer reply, one more line names how many are left. Return no lines if there is no reply,
+    or if it is the answer.
+    """
     if result.said is None or result.said == result.answer:
         return []
     lines = result.said.splitlines()
@@ -144,7 +150,10 @@ _RAISING = {
 
 
 def _next_steps(result: Run) -> list[str]:
-    """Return what to type to continue a run that has no answer, each command on its own line."""
+    """Return what to type to continue a run that has no answer, each command on its own line.
+
+    Return an empty list if no command helps: the run answered, was refused, or made no progress.
+    """
     resume = f"tally resume {result.run}"
     match result.stop:
         case "cancelled" | "model_error" | "sandbox_error":
@@ -159,6 +168,7 @@ def _next_steps(result: Run) -> list[str]:
                 f"{resume} --allow-unpriced",
             ]
         case "budget" if is_overrun(result.detail):
+            # A higher limit does not help: the provider charged more than a call had reserved.
             return [resume]
         case "budget" if is_of_total(result.detail):
             return ["tally total USD --raise", resume]
@@ -235,7 +245,8 @@ def interruptible(
     """Handle Ctrl-C inside: the first raises `KeyboardInterrupt`, the second ends the process.
 
     `run` returns the id of the run to resume, once it is known; with `prints`, the command for that
-    is printed. If the signal has another handler, or this is not the main thread, nothing changes.
+    is printed if the first leaves the block. After a press, the handler stays until the process
+    ends. If the signal has another handler, or this is not the main thread, nothing changes.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main = threading.current_thread() is threading.main_thread()
@@ -364,7 +375,10 @@ class Watcher:
         self._progress.watch(run, record)
 
     def committed(self, run: str, record: Record) -> None:
-        """Print an event. If that fails, the next record raises the error, which ends the run."""
+        """Print an event, if events are to be printed, as one line of JSON on stdout.
+
+        If that fails, the next record raises the error, which ends the run.
+        """
         if not self._display.events or self._failed is not None:
             return
         body = msgspec.Raw(encode_record(record))
@@ -391,7 +405,8 @@ def open_session(
 ) -> Iterator[tuple[Session, Model, Pricing]]:
     """Open a session with the model, prices, total and memory of the settings; close it at the end.
 
-    `given` is the memory of a run that is resumed, and replaces that of the settings.
+    `given` is the memory of a run that is resumed, and replaces that of the settings. Raise what
+    `open_model`, `Memory.open` and `Session` raise if one of them cannot be opened.
     """
     model = open_model(
         settings.model,
@@ -419,7 +434,10 @@ def open_session(
 
 @contextmanager
 def _memory_of(settings: Settings, given: MemoryGiven | None) -> Iterator[Memory | None]:
-    """Open the memory of a run; yield None if it has none."""
+    """Open the memory of a run; yield None if it has none.
+
+    That of a resumed run, `given`, is not made if it is missing. Raise what `Memory.open` raises.
+    """
     if given is None and settings.memory is None:
         yield None
         return

@@ -67,7 +67,8 @@ _OF_MEMORY = (*_REFUSED_BY_MEMORY, IndexFailed, StorageFailed)
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error that ended the command; 1 for an unknown error.
 
-    The order of the checks matters, since many errors derive from others.
+    The order of the checks matters, since many errors derive from others: `RecallDiffers` is a
+    `LedgerError` too, `ResumeRefused` a `UsageError`, and almost all are a `TallystickError`.
     """
     if isinstance(error, UsageError):
         return USAGE

@@ -148,7 +148,8 @@ def main() -> NoReturn:
     """Run the command line and end the process.
 
     An error is printed as one line on stderr, beginning with its code, and decides the exit code
-    (`tallystick.cli.errors`).
+    (`tallystick.cli.errors`). If output cannot be written, the exit code is 1; a reader that is
+    gone is not reported. Only an error that is none of these is raised.
     """
     warnings.showwarning = _show_warning
     try:

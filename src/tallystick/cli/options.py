@@ -145,7 +145,8 @@ def skills_for(
 
     None is also returned if no directory with skills is found. Skills that are left out are
     reported on stderr, unless `quiet`. Raise `UsageError` if `none` is combined with a directory or
-    with a skill to `put` into the prompt, and `SkillUntrusted` if such a skill is not trusted.
+    with a skill to `put` into the prompt. Raise what `find_usable_skills` raises, such as
+    `UsageError` for a missing directory, and `SkillUntrusted` if a skill to `put` is not trusted.
     """
     if none:
         if directories or put:

@@ -50,7 +50,7 @@ def wrap_line(line: str, *, indent: int, width: int) -> list[str]:
     """Break a line between words, so that it fits `width` columns.
 
     Further lines are indented, by less if a long word needs the room. A word that is wider than a
-    line is not broken, so that a path or an id can be copied.
+    line is not broken, so that a path or an id can be copied. A blank line gives no lines.
     """
     indent = min(indent, max(0, width - max(map(len, line.split()), default=0)))
     return textwrap.wrap(
@@ -63,7 +63,10 @@ def wrap_line(line: str, *, indent: int, width: int) -> list[str]:
 
 
 def echo_line(line: str, *, indent: int = 10, err: bool = False) -> None:
-    """Print a line on stdout or stderr; on a terminal, break it between words if it is too wide."""
+    """Print a line on stdout or stderr; on a terminal, break it between words if it is too wide.
+
+    `indent` is that of the further lines.
+    """
     stream = sys.stderr if err else sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else len(line)
     for each in [line] if len(line) <= width else wrap_line(line, indent=indent, width=width):
@@ -71,7 +74,10 @@ def echo_line(line: str, *, indent: int = 10, err: bool = False) -> None:
 
 
 def echo_error_line(line: str, *, indent: int = 9) -> None:
-    """Print a line on stderr, broken between words if it is wider than the terminal."""
+    """Print a line on stderr, broken between words if it is wider than `stderr_columns`.
+
+    `indent` is that of the further lines. Without a terminal it is broken too, unlike `echo_line`.
+    """
     width = stderr_columns()
     for each in [line] if len(line) <= width else wrap_line(line, indent=indent, width=width):
         click.echo(each, err=True)

@@ -102,7 +102,11 @@ def _about_usd(nano: int | None) -> str:
 
 
 def rows_of(tally: RunTree, *, rows_max: int, width: int) -> list[str]:
-    """Write a row for each live run below the root, under its parent, and a sum of the others."""
+    """Write a row for each live run below the root, under its parent, and a sum of the others.
+
+    At most `rows_max` runs have a row. The sum, one more row, also counts runs that wait or ended;
+    there is none if it counts nothing. No row is wider than `width` cells.
+    """
     chosen: list[RunNode] = []
     waiting = list(reversed(tally.root.live.values()))
     while waiting and len(chosen) < rows_max:
@@ -126,7 +130,10 @@ def rows_of(tally: RunTree, *, rows_max: int, width: int) -> list[str]:
 
 
 def counts_of(tally: RunTree, *, shown: int = 0) -> str:
-    """Count the runs without a row by their state; return an empty text if there are none."""
+    """Count the runs without a row by their state; return an empty text if there are none.
+
+    `shown` is how many live runs have a row; runs that wait or have ended have none.
+    """
     more = tally.live - shown
     named = (
         (more, f"{more:,} {'more ' if shown else ''}live"),
@@ -176,7 +183,8 @@ def budget_lines(used: Charge, limits: RunLimits, *, seconds: float, width: int)
 def caps_left(used: Charge, limits: RunLimits, *, seconds: float = 0.0) -> list[str]:
     """Write what is left of each limit, that with the smallest share left first.
 
-    `seconds` is the time since the last record, which `used` does not count yet.
+    `seconds` is the time since the last record, which `used` does not count yet. Dollars and model
+    calls are there only if they are limited, host calls only once half of them are used.
     """
     spent = used.tokens_in + used.tokens_out
     past_ms = used.wall_ms + seconds * 1000
@@ -313,7 +321,8 @@ def progress_for(
     With `verbose`, each program is shown when it starts, and its output when it ends.
 
     `before` has the records of a resumed run, `inside` those of its children that have not ended:
-    they are counted, and not shown.
+    they are counted, and not shown. With `quiet`, only lines of the sandbox are shown, on stderr.
+    `clock` gives monotonic seconds.
     """
     if quiet:
         return _Silent()
@@ -333,7 +342,7 @@ def _printer(stream: TextIO) -> Callable[[str], None]:
 class Sayer:
     """Print the lines of a sandbox on stderr, and show that time passes while it is compiled.
 
-    A terminal shows a bar; elsewhere a line is printed every four seconds.
+    A terminal shows a bar; elsewhere a line is printed every four seconds, or `every` seconds.
     """
 
     def __init__(
@@ -361,7 +370,7 @@ class Sayer:
         threading.Thread(target=self._print_times, args=(self._compiled,), daemon=True).start()
 
     def _print_times(self, compiled: threading.Event) -> None:
-        """Print how long the compiler has been at work, until the next line comes."""
+        """Print how long the compiler has been at work, until the next line comes, or for 600 s."""
         began = time.monotonic()
         while not compiled.wait(self._every):
             seconds = time.monotonic() - began
@@ -517,7 +526,10 @@ class _Lines:
         return lines
 
     def _child(self, child: RunNode, record: ChildEnded) -> list[str]:
-        """Return the lines of a child that ended; of a late one, a sum if it is time for that."""
+        """Return the lines of a child that ended; none of a cancelled one.
+
+        After the first 20, return the sum of all children instead, at most once in 5 s.
+        """
         if record.stop == "cancelled":
             # All children end so if the run is stopped, and the end of the run shows that.
             return []
@@ -573,7 +585,10 @@ class _Lines:
 
 
 def _output_lines(record: ProgramFinished) -> list[str]:
-    """Return the output of a program and its traceback, at most 40 lines of them."""
+    """Return the output of a program and its traceback, at most 40 lines of them.
+
+    One more line gives the number of those that are left out.
+    """
     failure = "" if record.failure is None else record.failure.traceback
     lines = f"{record.stdout}{record.stderr}{failure}".splitlines()
     shown = [f"{_OUTPUT}{line}" for line in lines[:_OUTPUT_LINES_MAX]]
@@ -582,7 +597,10 @@ def _output_lines(record: ProgramFinished) -> list[str]:
 
 
 def _join(head: str, *parts: str, width: int) -> list[str]:
-    """Put parts into one line; begin an indented line before a part that does not fit."""
+    """Put parts into one line; begin an indented line before a part that does not fit.
+
+    A line that is still wider than `width` is cut.
+    """
     lines = [head]
     for part in parts:
         if len(lines[-1]) + len(part.rstrip()) <= width:

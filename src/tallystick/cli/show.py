@@ -123,7 +123,11 @@ def quantity(count: int, noun: str) -> str:
 
 
 def plain(text: str, *, chars_max: int = _SHOWN_CHARS_MAX) -> str:
-    """Return a text in one line, cut to `chars_max`, with `?` for what a terminal would act on."""
+    """Return a text in one line, cut to `chars_max`, with `?` for what a terminal would act on.
+
+    White space becomes single spaces. A text that is cut ends with "...", unless so much of it is
+    white space that the first `4 * chars_max` characters fit. The others are not looked at.
+    """
     # Cut first: a text from an imported run may be very long.
     line = " ".join(text[: 4 * chars_max].split())
     line = line if len(line) <= chars_max else f"{line[: chars_max - 3]}..."
@@ -299,7 +303,10 @@ def _query(record: QueryRecord) -> str:
 
 
 def outcome(record: ProgramFinished) -> str:
-    """Describe the end of a program in a few words: failure, exit code, answer, value or output."""
+    """Describe the end of a program: the first there is of failure, exit code, answer and value.
+
+    Without these, its output. Each text is in one line, cut to 70 characters.
+    """
     if record.failure is not None:
         return f"{record.failure.kind}: {_short(record.failure.message)}"
     if isinstance(record.exit_code, int) and record.exit_code:

@@ -61,7 +61,10 @@ class Backend(Protocol):
 
     @property
     def sandbox(self) -> Any:  # noqa: ANN401 (each backend has a sandbox of its own)
-        """The sandbox itself, for a caller who chose this backend by name."""
+        """The sandbox itself, for a caller who chose this backend by name.
+
+        It is made at the first use. Raises `GuestMissing` if the WASM guest cannot be loaded.
+        """
         ...
 
     def check_grants(self, grants: Sequence[str]) -> None:
@@ -71,6 +74,8 @@ class Backend(Protocol):
     async def prove(self) -> None:
         """Raise `SandboxError` if programs cannot run here. Report layers that are left out.
 
+        Raise `IsolationMissing` if a layer is missing that is required, `NotSupported` on a system
+        that the backend does not run on, and `GuestMissing` if the WASM guest cannot be loaded.
         Called once before the first run in this backend, or not at all if it is repeatable.
         """
         ...
@@ -79,12 +84,16 @@ class Backend(Protocol):
         """Open the programs of a run, new or recorded, as they were when the run began.
 
         `Programs.restore` loads a later state. The caller closes the result. Raise `BackendError`
-        if the state of the run's session cannot be read or loaded.
+        if the state of the run's session cannot be read or loaded, `UsageError` for grants as in
+        `check_grants`, and what `prove` raises.
         """
         ...
 
     async def close(self) -> None:
-        """Close what this backend made. A sandbox that was passed in stays open for its owner."""
+        """Close what this backend made. A sandbox that was passed in stays open for its owner.
+
+        A later use makes a new sandbox.
+        """
         ...
 
 

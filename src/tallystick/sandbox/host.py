@@ -127,7 +127,8 @@ def _with_plain_annotations(
 
     Under `from __future__ import annotations` they are strings, which would be shown in quotes.
     They are not evaluated: that can fail, and would show module names that mean nothing to a
-    program. With `without_first`, the first parameter is left out.
+    program. With `without_first`, the first parameter is left out. Raise `TypeError` or
+    `ValueError` if the signature cannot be read.
     """
     found = inspect.signature(function)
     made = [
@@ -164,8 +165,9 @@ class HostTable:
     """A fixed set of functions, texts and values for programs.
 
     A function whose `needs` is not among the `granted` capabilities is left out. A function named
-    `group.name` is an attribute of `group` in the program. Raises `InvalidName` for a name that a
-    program cannot write.
+    `group.name` is an attribute of `group` in the program. `texts`, `values` and `answering` are as
+    in `HostNames`. `find_text` finds the text of a `HeldText`; by default, all are refused. Raises
+    `InvalidName` for a name that a program cannot write.
     """
 
     def __init__(
@@ -195,7 +197,10 @@ class HostTable:
 
     @cached_property
     def names(self) -> HostNames:
-        """The names as the program sees them. Computed at the first use, since that takes long."""
+        """The names as the program sees them. Computed at the first use, since that takes long.
+
+        Raises `TypeError` or another error of the encoder if a value is not a JSON value.
+        """
         named = HostNames(
             functions=tuple(function.described() for function in self._functions.values()),
             texts=self._placed,
@@ -291,7 +296,7 @@ def _plain(value: object) -> object:
 def check_host_name(name: str) -> None:
     """Raise `InvalidName` unless a program can call a function as `name` or `group.name`.
 
-    The group `text` is taken.
+    Both are identifiers, no keywords, and do not begin with `__`. The group `text` is taken.
     """
     if not isinstance(name, str):
         raise InvalidName(what="host name", given=repr(name), why="a Python identifier is needed")
@@ -299,7 +304,11 @@ def check_host_name(name: str) -> None:
 
 
 def _check_name(name: str, parts: list[str]) -> None:
-    """Raise `InvalidName` unless each part is an identifier that a program can write."""
+    """Raise `InvalidName` unless each part is an identifier that a program can write.
+
+    That excludes keywords and what begins with `__`. Raise it too for over two parts, or if the
+    first of two is the group `text`.
+    """
     if len(parts) > _NAME_PARTS_MAX or not all(
         part.isidentifier() and not keyword.iskeyword(part) and not part.startswith("__")
         for part in parts
@@ -427,7 +436,10 @@ async def _await_call(
 
 
 def encode_reply(value: object) -> bytes:
-    """Encode the result of a host function; an error reply if it cannot be encoded."""
+    """Encode the result of a host function: bytes, a `HeldText`, a text, or another JSON value.
+
+    If it cannot be encoded, that is an error reply. Texts of over 1,000 characters are not quoted.
+    """
     if type(value) is bytes:
         return b"3" + value
     if type(value) is HeldText:
@@ -489,7 +501,9 @@ def error_reply(error: BaseException) -> bytes:
     """Encode a failure as a reply: its kind, and its message of at most 2,000 characters.
 
     The kind is the error's `told_as`, or else its class name. Messages of foreign errors begin with
-    the kind, and absolute paths in them are cut to the last part.
+    the kind, and absolute paths in them are cut to the last part. An empty message is replaced by
+    the kind. A `CapabilityDenied` also gives its capability. Raise `UnicodeEncodeError` for a
+    message with half of a surrogate pair.
     """
     kind = getattr(error, "told_as", None) or type(error).__name__
     message = _text_of(error)

@@ -60,7 +60,7 @@ class OutputStream:
 
     @property
     def truncated(self) -> bool:
-        """True if the stream is longer than the inline limit."""
+        """True if the stream is longer than the inline limit; always False without `keep`."""
         return self._keep and self.bytes_total > self._inline_max
 
     @property
@@ -185,7 +185,8 @@ class ProgramOutput:
     def discard(self) -> None:
         """Close both streams and remove their files, because no result will refer to them.
 
-        A file that cannot be removed stays, with a `CleanUpWarning`.
+        A file that cannot be removed stays, with a `CleanUpWarning`. A file that could not be
+        written to its end has no `path`, so it stays too, without a warning.
         """
         for stream in (self.stdout, self.stderr):
             stream.close()

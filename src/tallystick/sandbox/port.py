@@ -252,8 +252,10 @@ class HostCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Host(Protocol):
     """Answer host calls with encoded replies (`tallystick.sandbox.host` encodes them).
 
-    `serve` is called in the program's own thread. If it returns bytes, they are the answer. An
-    awaitable is awaited on the event loop, while the program waits without holding a slot.
+    `names` is read before each program. `serve` is called for each call, in the program's own
+    thread. If it returns bytes, they are the answer. An awaitable is awaited on the event loop,
+    while the program waits without holding a slot. What either raises ends the program, and is
+    raised by `SandboxInterpreter.execute`.
     """
 
     @property
@@ -275,7 +277,8 @@ class SandboxInterpreter(Protocol):
     ) -> ExecutionResult:
         """Run one program, and return its result, whether it succeeded or not.
 
-        Raise only if the sandbox itself fails, or was asked for something that it cannot do.
+        Raise only if the sandbox itself fails, or was asked for something that it cannot do; and
+        what `host` raises.
         """
         ...
 
@@ -340,6 +343,7 @@ class Programs(Protocol):
 
     If `repeatable` is True, a recorded program is run again on its recorded answers and does the
     same. Otherwise each program is an effect: a recorded one is served from its record, whole.
+    `identity` and `session_id` are recorded with the run.
     """
 
     @property
@@ -354,7 +358,9 @@ class Programs(Protocol):
     async def restore(self, history: History) -> int:
         """Load the state after the last program whose state was kept and can be loaded.
 
-        Return the number (the intent) of that program, 0 if there is none.
+        Return the number (the intent) of that program, 0 if there is none. A backend that is not
+        repeatable was opened in its last state: it loads nothing, and returns the last recorded
+        program.
         """
         ...
 

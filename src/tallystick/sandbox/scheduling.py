@@ -37,7 +37,7 @@ def check() -> None:
 
 @contextlib.contextmanager
 def watched_by(look: Callable[[], None]) -> Iterator[None]:
-    """Make `look` the check of this thread, until the block ends."""
+    """Make `look` the check of this thread, until the block ends; then the one before it again."""
     before, _watch.check = _watch.check, look
     try:
         yield
@@ -95,7 +95,10 @@ _SHARE_SECONDS = 0.1
 
 
 class SlotRequest:
-    """One request in the queue for slots. It is woken when granted, or to end its wait."""
+    """One request in the queue for slots. It is woken when granted, or to end its wait.
+
+    `wait` returns after so many seconds too, so only `granted` says if there is a slot.
+    """
 
     __slots__ = ("_woken", "granted")
 
@@ -112,7 +115,10 @@ class SlotRequest:
 
 
 class Slots:
-    """A fair, counted gate. Methods may be called from any thread."""
+    """A fair, counted gate. Methods may be called from any thread.
+
+    Raises `ValueError` for a count below 1.
+    """
 
     def __init__(self, count: int) -> None:
         if count < 1:
@@ -231,8 +237,9 @@ class ProgramThreads:
     def run(self, work: Callable[[], Result]) -> Work[Result]:
         """Run `work` in a thread of the pool. To be called on the loop that awaits the outcome.
 
-        Raise `UsageError` if the pool is closed. Not `run_in_executor`: its two futures and
-        callbacks would cost a short program a fifth of its time.
+        What `work` raises is the outcome. Raise `UsageError` if the pool is closed. Not
+        `run_in_executor`: its two futures and callbacks would cost a short program a fifth of its
+        time.
         """
         made = Work(work, asyncio.get_running_loop())
         with self._guard:

@@ -45,7 +45,8 @@ class ScriptedInterpreter:
     ) -> ExecutionResult:
         """Make the host calls of the next entry and return its result.
 
-        Each call counts as one unit of fuel. Raise `SandboxError` if the script is at its end.
+        `calls` and `charge` of that result are replaced by the calls that were made. Each counts as
+        one unit of fuel. Raise `SandboxError` if the script is at its end, and what `host` raises.
         """
         step = next(self._script, None)
         if step is None:

@@ -282,7 +282,11 @@ class HostText:
         return data[low:high].decode("utf-8", "replace")
 
     def read_raw(self, start: int, stop: int) -> bytes:
-        """Return the bytes between two byte offsets, undecoded; for the host, not for programs."""
+        """Return the bytes between two byte offsets, undecoded; for the host, not for programs.
+
+        Raise `UsageError` for over 32 MiB. The offsets are whole numbers from 0; that is not
+        checked.
+        """
         return self._bytes(start, min(stop, self._size))
 
     def search_bytes(
@@ -536,7 +540,8 @@ def search_each(
 ) -> list[tuple[int, int, int, str]]:
     """Search texts in order; return up to `limit` matches as (text number, start, end, text).
 
-    Positions are characters. Raise `UsageError` for a bad limit, and as `HostText.search` does.
+    At most 10,000 are returned. Text numbers and positions, in characters, count from 0. Raise
+    `UsageError` for a bad limit, and as `HostText.search` does.
     """
     limit, ready = _limit(limit), compile_pattern(pattern)
     found: list[tuple[int, int, int, str]] = []
@@ -550,6 +555,7 @@ def search_each(
 def grep_each(texts: Sequence[HostText], pattern: str, limit: int) -> list[tuple[int, int, str]]:
     """Search texts in order; return up to `limit` lines as (text number, line number, line).
 
+    At most 10,000 are returned. Text numbers count from 0, line numbers from 1.
     Raise `UsageError` for a bad limit, and as `HostText.grep` does.
     """
     limit, ready = _limit(limit), compile_pattern(pattern)

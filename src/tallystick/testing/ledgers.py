@@ -14,7 +14,10 @@ from tallystick.ledger.port import Ledger
 
 
 def append_records(ledger: Ledger, run: str, records: Sequence[Record]) -> None:
-    """Write the first records of a run to a ledger that has none of it."""
+    """Write the first records of a run to a ledger that has none of it.
+
+    The run is claimed, and stays so. Raise what `claim` does, as `RunExists` or `InvalidName`.
+    """
     fence = ledger.claim(run, create=True)
     drafts = [
         Draft(tag=tag_of(each), intent=intent_of(each), body=encode_record(each))
@@ -24,7 +27,10 @@ def append_records(ledger: Ledger, run: str, records: Sequence[Record]) -> None:
 
 
 def ledger_of(run: str, records: Sequence[Record]) -> MemoryLedger:
-    """Return a ledger with these records of a run, as if its process had died after them."""
+    """Return a ledger with these records of a run, as if its process had died after them.
+
+    Raise `InvalidName` if `run` is not a ULID.
+    """
     ledger = MemoryLedger()
     append_records(ledger, run, records)
     return ledger
@@ -33,8 +39,9 @@ def ledger_of(run: str, records: Sequence[Record]) -> MemoryLedger:
 class CutLedger(MemoryLedger):
     """A ledger that notes every write, and can be had as it was after any of them.
 
-    `acts` are the writes in their order, over all chains. With `until`, another ledger's first
-    writes are repeated here.
+    `acts` are the claims and entries that were written here, in their order, over all chains. With
+    `until`, another ledger's first writes are repeated here, and are not among `acts`. Salts are
+    zeros, so that repeated writes have the same hashes.
     """
 
     def __init__(self, until: Sequence[Callable[[MemoryLedger], object]] = ()) -> None:
@@ -44,7 +51,10 @@ class CutLedger(MemoryLedger):
             act(self)
 
     def cut(self, writes: int) -> CutLedger:
-        """Return the ledger as it was after so many writes."""
+        """Return a new ledger, as this one was after so many of its `acts`, or all if it has fewer.
+
+        Its own `acts` are empty.
+        """
         return CutLedger(self.acts[:writes])
 
     def claim(self, run: str, **how: Any) -> int:  # noqa: ANN401 (as its base takes them)

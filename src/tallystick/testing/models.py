@@ -63,7 +63,10 @@ class ModelCall:
 
     @property
     def by_program(self) -> bool:
-        """True if a program asks (`llm_query`), False if a run asks for its next program."""
+        """True if a program asks (`llm_query`), False if a run asks for its next program.
+
+        The test is the first message: only that of a run has the role `system`.
+        """
         return self.request.messages[0].role != "system"
 
 
@@ -77,12 +80,15 @@ Hook = Callable[[ModelCall], Awaitable[object] | None]
 
 
 def block(source: str) -> str:
-    """Return a model's reply with this program in it."""
+    """Return a model's reply: this program in a fenced `repl` block, and nothing else."""
     return f"```repl\n{source}\n```"
 
 
 def programs(*sources: str) -> AnswerTo:
-    """Return a script that answers each turn of a run with the program of that turn."""
+    """Return a script that answers each turn of a run with the program of that turn.
+
+    The script raises `IndexError` in a turn after the last program.
+    """
     return lambda call: block(sources[call.turn])
 
 
@@ -92,7 +98,10 @@ def by_prompt(answer: Callable[[str], str]) -> AnswerTo:
 
 
 def first(answers: Sequence[Answer], then: Answer | AnswerTo) -> AnswerTo:
-    """Return a script that gives these answers, one for each call, and after them another."""
+    """Return a script that gives these answers, one for each call, and after them `then`.
+
+    If `then` is a function, it is called with each later call.
+    """
     left = list(answers)
 
     def answer(call: ModelCall) -> Answer | Awaitable[Answer]:
@@ -104,12 +113,18 @@ def first(answers: Sequence[Answer], then: Answer | AnswerTo) -> AnswerTo:
 
 
 def when_set(event: threading.Event, *, seconds: float = 20) -> Hook:
-    """Return a hook that waits for an event, which the test sets in another thread."""
+    """Return a hook that waits for an event, which the test sets in another thread.
+
+    After `seconds` the call continues without it, and nothing is raised.
+    """
     return lambda call: asyncio.to_thread(event.wait, seconds)
 
 
 class Pauses:
-    """A hook that stops each call until the test lets it continue, from another thread."""
+    """A hook that stops each call until the test lets it continue, from another thread.
+
+    A call that is not allowed continues by itself after 20 s.
+    """
 
     def __init__(self) -> None:
         self._begun, self._allowed = threading.Semaphore(0), threading.Semaphore(0)
@@ -128,7 +143,10 @@ class Pauses:
 
 
 def four_bytes(call: ModelCall, text: str) -> ModelUsage:
-    """Return a usage of one token for every four bytes, and at most the cap of the request."""
+    """Return a usage of one token for every four bytes of the messages and of the reply.
+
+    Each count is at least 1. The reply's is also at most the cap of the request.
+    """
     request = call.request
     sent = sum(len(each.text.encode("utf-8", "replace")) for each in request.messages)
     received = len(text.encode("utf-8", "replace"))
@@ -152,9 +170,11 @@ class ModelDouble:
     """Answer by a script, and keep the requests, the replies and the bill.
 
     `answers` is the script. `queries` is that for the calls of programs, if they have one of their
-    own. `failures` are raised first, one for each call. `usage` is what each reply reports, or a
-    function that computes it. `delay` is in seconds. `before` and `after` are called with each
-    call, before and after its answer is made; an awaitable from `before` is awaited.
+    own. `failures` are raised first, one for each call. `usage` is what each answer that is a text
+    reports, or a function that computes it. `delay` is in seconds. `before` is called with each
+    call, before `delay` and before a failure is raised; an awaitable from it is awaited. `after` is
+    called with each call that got a reply. A call after the last answer of a list raises
+    `ModelError`.
     `places` is the number of calls that are admitted at once. `admit` is called with the number of
     calls that were admitted before; what it returns is awaited. `lookup` answers for earlier calls
     by their key; without it, the model has no such method. `window` is its context in tokens.
@@ -241,7 +261,10 @@ class ModelDouble:
         return [each.temperature for each in self.requests]
 
     def wait_until_hung(self, calls: int = 1, *, seconds: float = 20) -> bool:
-        """Wait until this many more calls wait for ever; False if the time is over before."""
+        """Wait until this many more calls wait for ever; False if one does not come in time.
+
+        `seconds` is the time for each of them. Those that were counted before count no more.
+        """
         return all(self._hung.acquire(timeout=seconds) for _ in range(calls))
 
     # -- the port --------------------------------------------------------------------------------
@@ -299,6 +322,7 @@ class ModelDouble:
             await waits
         if self.delay:
             await asyncio.sleep(self.delay)
+        # Before the script, so that a call that fails takes no answer from it.
         if self.failures:
             raise self.failures.pop(0)
         answer = await self._answer(call)

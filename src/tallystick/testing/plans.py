@@ -48,8 +48,9 @@ LAST = program("FINAL(n)")
 class Plan:
     """A script with these replies for the turns of a run, from where a record ends; then `LAST`.
 
-    The prompt of a program decides its answer: `fails N` comes after N transient failures, `never`
-    always fails, `number` is no number at first, `long` is long.
+    The first word of a program's prompt decides its answer: `fails N` comes after N transient
+    failures, `never` always fails, `number` is no number at first, `long` has 100,000 characters.
+    Any other prompt is answered with `said` and the prompt.
     """
 
     def __init__(self, replies: Sequence[Planned], recorded: Sequence[Record] = ()) -> None:
@@ -88,7 +89,10 @@ class Plan:
         self._outcomes[intent, item] += 1
 
     def turn(self, call: ModelCall) -> Answer:
-        """Return the next reply to a run, or a failure that is planned before it."""
+        """Return the next reply to a run, or a `ModelError` that is planned before it.
+
+        After the last reply, it is `LAST`. Continue after a reply, and count a failure.
+        """
         place = self._place
         planned = self.replies[place] if place < len(self.replies) else LAST
         if self._failures < planned.failures:
@@ -98,7 +102,10 @@ class Plan:
         return planned.text
 
     def query(self, call: ModelCall) -> Answer:
-        """Return the answer to a prompt of a program."""
+        """Return the answer to a prompt of a program, which may be a `ModelError`.
+
+        It is counted as one outcome of its call. The intent and the item are read from the key.
+        """
         found = _QUERY.fullmatch(call.request.key)
         assert found is not None
         place = int(found[1]), int(found[2])
@@ -121,7 +128,10 @@ def planned(
     *,
     place: int = 0,
 ) -> ModelDouble:
-    """Return a model that answers by a plan, from the reply at `place` if nothing is recorded."""
+    """Return a model that answers by a plan, from where the records end.
+
+    A `place` over 0 is where it begins instead, whatever is recorded.
+    """
     plan = Plan(replies, recorded)
     if place:
         plan.continue_at(place)

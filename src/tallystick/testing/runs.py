@@ -48,7 +48,7 @@ class Played:
         return re.sub(r"\b\d+ ms passed", "N ms passed", "\n".join(lines) + "\n")
 
     def replayed(self) -> ReplayReport:
-        """Replay the run in its own session."""
+        """Replay the run in its own session. Raise what `Session.replay` raises."""
         return self.session.replay(self.run.run)
 
 
@@ -67,8 +67,10 @@ def play(
 ) -> Played:
     """Run a goal with a model, or with one that gives these answers, in a session of its own.
 
-    The session has a fixed clock and no configuration. `options` are more arguments of `Session`;
-    the rest are those of `Session.run`.
+    The session has a fixed clock and no configuration, and stays open. `options` are arguments of
+    `Session`, which replace those made here; the rest are those of `Session.run`. What has a method
+    `ask` is taken as a model. Without `ledger`, there is a new one in memory. Raise what
+    `Session.run` raises.
     """
     model = answers if hasattr(answers, "ask") else scripted(answers)
     kept = MemoryLedger() if ledger is None else ledger
@@ -91,7 +93,7 @@ def play(
 
 
 def scripted(answers: Sequence[str | ScriptedReply]) -> ScriptedModel:
-    """Return the product's own scripted model with these replies."""
+    """Return the product's own scripted model with these replies; a text is a reply of its own."""
     return ScriptedModel(
         [ScriptedReply(text=each) if isinstance(each, str) else each for each in answers]
     )

@@ -141,7 +141,11 @@ class _Namespace:
         write: Callable[[int, bytes], None],
         trace: Callable[..., Any] | None = None,
     ) -> ProgramReport:
-        """Run one program, and return its report. `_Stopped` and errors of the host are raised."""
+        """Run one program, and return its report, also if the program fails or exits.
+
+        Only `_Stopped` and `_HostFailure` are raised, as `answering`, `write` or `trace` raise
+        them. Injected names that an earlier program replaced are put back first.
+        """
         self._answering, self._write = answering, write
         self._bind(names)
         self._answer.update(content=None, ready=False)
@@ -229,7 +233,8 @@ class _Namespace:
         """Ask the host, and return its answer: a value from JSON, a text, bytes or a `_Text`.
 
         Raise `HostError` or `SandboxViolation` as the host answers. Raise `TypeError` for an
-        argument that cannot cross to the host.
+        argument that cannot cross to the host. What the answering function of the program raises,
+        such as `_Stopped`, is raised as it is.
         """
         assert self._answering is not None
         request = msgspec.json.encode([name, args, kwargs], enc_hook=_schema_of)
@@ -345,7 +350,10 @@ class _Namespace:
 
 
 def _assigned_last(last: ast.stmt | None) -> str:
-    """Return the name that the last line assigns to, "" if it does not."""
+    """Return the plain name that the last statement assigns to, by `=` or as `+=` does.
+
+    Return "" for any other statement, several targets, and a target that is not a name.
+    """
     target: ast.expr | None = None
     if isinstance(last, ast.Assign) and len(last.targets) == 1:
         target = last.targets[0]
@@ -365,7 +373,11 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(
 
 
 def _schema_of(value: object) -> object:
-    """Return a type as the schema of its values, as the guest sends it."""
+    """Return a type as the schema of its values, as the guest sends it.
+
+    Raise `TypeError` for anything but `bool`, `int`, `float`, `str`, `NoneType`, `list`, `dict`, a
+    generic of these, or a union of them.
+    """
     if isinstance(value, types.GenericAlias):
         (first, *_) = value.__args__
         if value.__origin__ is list:
@@ -485,9 +497,10 @@ class _Execution:
     # -- called by the program's thread ----------------------------------------------------------
 
     def trace(self, frame: types.FrameType, event: str, argument: object) -> Any:  # noqa: ANN401
-        """Count the instructions of the program itself.
+        """Count the instructions of the program itself, and check its limits after each.
 
-        Not its lines: a loop on one line is one line, however long it runs.
+        Return the function that does so for this frame, None for a frame of other code. Not the
+        lines are counted: a loop on one line is one line, however long it runs.
         """
         if not frame.f_code.co_filename.startswith(self._name):
             return None
@@ -501,7 +514,7 @@ class _Execution:
         return self._on_step
 
     def write(self, handle: int, data: bytes) -> None:
-        """Write what the program printed, up to the limit."""
+        """Write what the program printed. Raise `_Stopped` beyond the limit; what fits is kept."""
         try:
             self._output.write(handle, data)
         except OutputOverflow as overflow:
@@ -511,7 +524,12 @@ class _Execution:
             ) from None
 
     def answer(self, name: str, request: bytes) -> bytes:
-        """Answer a host call, and record it."""
+        """Return the encoded reply to a host call, and record the call.
+
+        A request or a reply over its limit is answered with an error reply. Raise `_Stopped` if no
+        host call is left, or a limit or a cancel ends the program. Raise `_HostFailure` with what
+        the host raised, or with `ReplayDiverged` beyond the recorded fuel.
+        """
         limits, index = self._context.limits, len(self.calls)
         if index >= limits.host_calls:
             raise self._stop("host_calls", f"host_calls: all {limits.host_calls:,} used")
@@ -605,7 +623,12 @@ class _Execution:
         task.add_done_callback(over)
 
     def _check(self) -> None:
-        """Raise if the program was stopped, or is to be stopped now."""
+        """Raise `_Stopped` or `_HostFailure` if the program was stopped, or is to be stopped now.
+
+        While recorded calls are repeated, no time limit counts, and fuel beyond the recorded is a
+        `ReplayDiverged` in a `_HostFailure`.
+        """
+        # Here a program can catch even these, so they are raised again at its next instruction.
         if self._failed is not None:
             raise self._failed
         if self._stopped is not None:
@@ -666,8 +689,9 @@ class PlainSession:
     ) -> ExecutionResult:
         """Run one program in a thread. Its own failure is a result; those of the host are raised.
 
-        A program that is stopped leaves no trace: the programs before it are then run again, on the
-        replies that they got.
+        A program that is stopped leaves no trace, nor does one whose host fails. The programs
+        before it are then run again, on the replies that they got, when the next one needs them.
+        Raise `UnicodeDecodeError` for bytes that are not UTF-8.
         """
         source = program if isinstance(program, str) else program.decode()
         self._sandbox.programs.append(source)
@@ -695,7 +719,7 @@ class PlainSession:
             self._execution.cancel()
 
     async def image(self) -> Image:
-        """Return the programs so far, as an image."""
+        """Return the programs that ended by themselves so far, with their replies, as an image."""
         return Image(
             guest=self._sandbox.guest.image.sha256,
             engine=_ENGINE,
@@ -707,13 +731,16 @@ class PlainSession:
         )
 
     async def load(self, image: Image) -> None:
-        """Replace the state by an image. Raise `SnapshotMismatch` if another guest made it."""
+        """Replace the state by an image; its programs are run again at the next use.
+
+        Raise `SnapshotMismatch` if another guest or engine made it.
+        """
         if (image.guest, image.engine) != (self._sandbox.guest.image.sha256, _ENGINE):
             raise SnapshotMismatch(f"made by the guest {image.guest[:12]} with {image.engine}")
         self._log, self._namespace = _decode_log(image.session), None
 
     async def close(self) -> None:
-        """Stop the running program. Closing twice is harmless."""
+        """Stop the running program, and wait for its end. Closing twice is harmless."""
         self.cancel()
         async with self._turn:
             self._namespace = None
@@ -721,6 +748,7 @@ class PlainSession:
     async def _in_thread(self, work: Callable[[], ExecutionResult]) -> ExecutionResult:
         """Run in a thread and wait for its end, also if this task is cancelled meanwhile.
 
+        Return or raise what `work` does. A cancel stops the program, and is raised after its end.
         Not in the loop's own threads: those are few, and a program may wait for runs that it began.
         """
         begun: concurrent.futures.Future[ExecutionResult] = concurrent.futures.Future()
@@ -819,7 +847,10 @@ def _result_of(
     output: ProgramOutput,
     context: ExecutionContext,
 ) -> ExecutionResult:
-    """Return the result of a program that has ended."""
+    """Return the result of a program that has ended, and close its streams.
+
+    `said` is its report, None if it was stopped; then `stopped` says by what.
+    """
     stop: Stop = "finished" if stopped is None else stopped.stop
     error, exit_code = None, 0
     if stopped is not None:
@@ -866,7 +897,8 @@ class PlainSandbox:
     """Open interpreters whose programs are plain Python. It may stand for any guest.
 
     `names` are variables and functions of the test that every program finds. `guest` is the digest
-    under which runs record it. `programs` has the source of every program that was run.
+    under which runs record it. `programs` has the source of every program that was run. Without
+    `output_directory`, output over the inline limit is lost.
     """
 
     name = "plain"

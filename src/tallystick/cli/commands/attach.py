@@ -308,7 +308,8 @@ def verify_command(as_json: bool) -> int:
 def _holder_of(named: str | None) -> str | None:
     """Return the id of the holder that keeps the attachments of a run; None without a run.
 
-    Raise `UsageError` for a chain of steps, and for a run whose first record was erased.
+    Raise `UsageError` for a chain of steps, and for a run whose first record is not a `RunStarted`:
+    it was erased, or the run is a fork. Raise what `resolve_run` raises, such as `RunNotFound`.
     """
     if named is None:
         return None
@@ -373,7 +374,10 @@ def _sizes(attachments: CollectableAttachments) -> dict[str, int]:
 
 
 def _freed(report: ReclaimReport, sizes: dict[str, int]) -> Iterator[str]:
-    """Yield a line for each attachment that is gone, or would be, the largest first."""
+    """Yield a line for each attachment that is gone, or would be, the largest first.
+
+    After 20, one line has the number of the others. Unfinished files are summed up in a last line.
+    """
     ids = sorted(report.reclaimed_ids, key=lambda id: (-sizes.get(id, 0), id))
     verb = "would free" if report.dry_run else "freed"
     for id in ids[:_FREED_SHOWN]:
@@ -405,7 +409,10 @@ def _whole_id(held: SessionAttachments, named: str) -> str:
 
 
 def _write(path: Path, chunks: Iterator[bytes]) -> None:
-    """Write a file whole or not at all: damaged bytes raise while it has a temporary name."""
+    """Write a file whole or not at all: damaged bytes raise while it has a temporary name.
+
+    A file of this name is replaced. Raise `UsageError` if it cannot be written.
+    """
     with system_errors(path, UsageError), whole_file(path, forced=False, mode=0o666) as file:
         for chunk in chunks:
             file.write(chunk)

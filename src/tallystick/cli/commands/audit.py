@@ -111,7 +111,11 @@ def prove_command(
 
 
 def _key() -> SigningKey:
-    """Open this user's signing key. It is made if there is none, and then named on stderr."""
+    """Open this user's signing key. It is made if there is none, and then named on stderr.
+
+    Raise `UsageError` if the extra is missing, or if the key would be beside the ledger. Raise
+    `StoreError` if the key cannot be used.
+    """
     key = open_signing_key(config_directory(os.environ), ledger=ledger_path())
     if key.made:
         click.echo(
@@ -121,7 +125,10 @@ def _key() -> SigningKey:
 
 
 def _head_for(run: str, path: Path) -> Head:
-    """Read a head from a file. Raise `UsageError` if it is of another run."""
+    """Read a head from a file. Raise `UsageError` if it is of another run.
+
+    A head that names no run is taken as one of this run. Raise what `read_head` raises.
+    """
     given = read_head(path)
     if isinstance(given, Head):
         return given

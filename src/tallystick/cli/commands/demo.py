@@ -224,7 +224,8 @@ def _indent(text: str, lead: str) -> str:
 def _prove(session: Session, result: Run) -> int:
     """Replay the run, check its chain, and print the results and what to try next.
 
-    Return the exit code: 8 if the replay differs, 6 if a hash does not hold.
+    Return the exit code: 8 if the replay differs, 6 if a hash does not hold, otherwise 0. What to
+    try next is printed only with 0.
     """
     replayed = session.replay(result.run)
     echo_error_line(

@@ -214,7 +214,8 @@ def _hold_session(
 ) -> Iterator[HeldSession | None]:
     """Hold the session `name` for this process; with None, yield None.
 
-    Without a name no ledger file is created, and the code of sessions is not imported.
+    Without a name no ledger file is created, and the code of sessions is not imported. Raise what
+    `hold_session` raises, such as `SessionBusy`.
     """
     if name is None:
         yield None

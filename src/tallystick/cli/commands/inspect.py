@@ -722,7 +722,11 @@ def _cut_block(taken: Sequence[str], put: Sequence[str]) -> list[str]:
 
 
 def _cut_together(a: str, b: str, *, chars_max: int) -> tuple[str, str]:
-    """Cut two texts to the same part, which has their first difference."""
+    """Cut two texts to the same part, of `chars_max` characters, which has their first difference.
+
+    It begins 20 characters before that. What was left out is named with its number of characters.
+    Texts that are short enough are returned as they are.
+    """
     if max(len(a), len(b)) <= chars_max:
         return a, b
     least = min(len(a), len(b))

@@ -64,8 +64,8 @@ def rm_command(run: str, yes: bool) -> int:
 def _free(attachments: CollectableAttachments, ids: Sequence[str]) -> str:
     """Delete the bytes of attachments that nothing keeps any more, and write how many they were.
 
-    The run is deleted already, so a failure is not raised: the text names it, and the command that
-    frees the bytes later.
+    If it was none, the text is empty. The run is deleted already, so a failure is not raised: the
+    text names it, and the command that frees the bytes later.
     """
     count = size = 0
     try:
@@ -173,7 +173,10 @@ def prune_command(
 
 
 def _prune(pruner: Pruner, report: _Report, *, why: str) -> None:
-    """Prune the planned runs; move those that are refused now to `report.kept`."""
+    """Prune the planned runs; move those that are refused now to `report.kept`.
+
+    If any was pruned, shrink the file then, and put into `report.note` what could not be done.
+    """
     planned, report.pruned = report.pruned, []
     for each in planned:
         done = pruner.prune(each.run, why=why)

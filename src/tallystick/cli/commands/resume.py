@@ -127,7 +127,8 @@ def resume_run(
 
     `decision` is the decision of the person `by` about a program that waits for one. A run that
     has answered is only shown. Raise `RunNotFound`, `RunInDoubt` or another error of
-    `Session.resume` if the run cannot be continued.
+    `Session.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is needed
+    and missing, or given and not needed, and what `open_session` raises.
     """
     ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)

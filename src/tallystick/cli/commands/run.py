@@ -243,12 +243,16 @@ def run_command(
             )
         finally:
             progress.close()
+            # Also after an error: the skills were loaded, and later catalogs rank them higher.
             Recent(data_directory()).note(watch.loaded)
     return display.end(result)
 
 
 def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]:
-    """Return the capabilities that add text to the prompt, so that an estimate counts it."""
+    """Return the capabilities that add text to the prompt, so that an estimate counts it.
+
+    That is the one of skills; without skills to use or to `put` there, none.
+    """
     if skills is None and not put:
         return []
     from tallystick.skills.capability import SkillsCapability
@@ -270,7 +274,7 @@ def _read_stdin(*, quiet: bool) -> bytes:
     """Return all of standard input.
 
     If it has not ended after two seconds, a line on stderr says so, unless `quiet`: the pipe may
-    never end.
+    never end. Raise `UsageError` for over 1 GiB.
     """
     waiting = threading.Timer(
         _STDIN_SECONDS, click.echo, ["reading standard input ..."], {"err": True}

@@ -76,7 +76,10 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def made_by(sessions: Sessions, session: str, left: Left, *, backend: str) -> Made:
-    """Return the guest and the engine that stored what a session or a snapshot keeps."""
+    """Return the guest and the engine that stored what a session or a snapshot keeps.
+
+    All fields are None for a fresh interpreter, an unreadable one, and another backend than WASM.
+    """
     origin = sessions.origin(session, left, backend=backend)
     if origin is None:
         return Made()
@@ -172,7 +175,10 @@ def snapshot_line(kept: KeptSnapshot) -> str:
 
 
 def _run_text(run: EarlierRun) -> str:
-    """Write how a run of a session ended, its goal and its answer."""
+    """Write how a run of a session ended, its goal and its answer, each cut to 60 characters.
+
+    Of a run without a goal, write that it is not in the ledger any more.
+    """
     if run.goal is None:
         return "not in the ledger any more"
     goal = plain(run.goal, chars_max=_TEXT_CHARS_MAX)
@@ -308,7 +314,11 @@ def _read_source(source: Path, *, backend: str) -> ExportedValues:
 
 
 async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | None]:
-    """Return an interpreter that has these values, their names, and the values as recorded."""
+    """Return an interpreter that has these values, their names, and the values as recorded.
+
+    The values as recorded are None if the guest did not return them. Raise `StoreError` if it does
+    not set the values, and `GuestMissing` if the sandbox cannot be loaded.
+    """
     # The engine is imported only here: the other commands on sessions start faster without it.
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -371,7 +381,8 @@ def _recorded_values(sessions: Sessions, info: SessionInfo, left: Left) -> Sessi
     """Return the recorded values of a session or of a snapshot.
 
     Without an interpreter there are none. Raise `Refused` if the sandbox records no values, or if
-    an interpreter is stored whose values were not recorded.
+    an interpreter is stored whose values were not recorded. Raise `StoreError` if they cannot be
+    read.
     """
     if info.backend != "wasm":
         raise Refused(

@@ -100,7 +100,8 @@ class ProcessBackend:
     async def open(self, started: RunStarted, history: History, files: Keeper) -> Programs:
         """Open a box with the files of the run's session, or of its last recorded program.
 
-        Raise `UsageError` for bad network grants, and `StoreError` if the files cannot be restored.
+        Raise `UsageError` for bad network grants, `StoreError` if the files cannot be restored, and
+        what `ProcessSandbox.open` raises.
         """
         from tallystick.sandbox.process.programs import open_process
 
@@ -162,7 +163,10 @@ def network_of(grants: Sequence[str]) -> NetworkGrant | None:
 
 
 def _places(named: str, grant: str) -> list[str]:
-    """Return the `host:port` entries that a grant names. Raise `UsageError` if it is malformed."""
+    """Return the `host:port` entries that a grant names. Raise `UsageError` if it is malformed.
+
+    Without a port, these are two: for 80 and for 443.
+    """
     host, colon, port = named.rpartition(":")
     if not colon:
         host = named

@@ -171,7 +171,7 @@ class KeptStates:
     def contents(self, state: FilesState) -> dict[str, bytes]:
         """Return the contents of a state's files, by digest. Raise `StoreError` if one is missing.
 
-        Only archives that hold some of them are read.
+        Only archives that hold some of them are read. Raise what their `load` raises.
         """
         needed = state.contents
         found: dict[str, bytes] = {}
@@ -188,7 +188,7 @@ def write_files(state: FilesState, contents: Mapping[str, bytes], folder: Path) 
     """Write the files of a state to a directory of ours, which is made here or is empty.
 
     Raise `StoreError` if a content is missing, a path is malformed, or the state has over 32 MiB or
-    20,000 entries. Raise
+    20,000 entries; then nothing is written. Raise `StoreError` for a link without a target, and
     `OSError`, `OverflowError` or `ValueError` if an entry cannot be made so. What was written until
     then stays. Directories stay open to their owner.
     """

@@ -27,7 +27,7 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "MALLOC_ARENA_MAX": 
 
 
 class Box:
-    """A running box: the connection to its keeper, and a pipe that closes at its end.
+    """A running box: the connection to its keeper, and a pipe (`life`) that closes at its end.
 
     `waiter` is the id of the process outside of the box that waits for its end.
     """
@@ -112,8 +112,8 @@ class Launcher:
     def start(self) -> Mapping[str, str | None]:
         """Start the launcher if it does not run. Return each layer with None, or why it is missing.
 
-        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start
-        within 30 s.
+        Raise `NotSupported` on other systems than Linux, `SandboxError` if it does not answer
+        within 30 s, and `OSError` if Python cannot be started.
         """
         with self._guard:
             self._connect()
@@ -165,14 +165,17 @@ class Launcher:
         return box
 
     def close(self) -> None:
-        """End the launcher, and with it every box. Closing twice is harmless."""
+        """End the launcher, and with it every box. Closing twice is harmless.
+
+        It has 5 s to end by itself; then it is killed. A later `start` or `open` starts another.
+        """
         with self._guard:
             self._stop()
 
     def _connect(self) -> socket.socket:
         """Return the connection to the launcher; start it if it does not run.
 
-        Raise `NotSupported` on other systems than Linux, and `SandboxError` if it does not start.
+        Raise what `start` raises. The caller holds the lock.
         """
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket

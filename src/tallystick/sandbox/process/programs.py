@@ -215,8 +215,9 @@ class ProcessPrograms:
 
         `attempted` is called for each connection that it tries. If the program is stopped from
         outside, its changes are undone as far as possible, and the error says what was. A program
-        that cannot be started, as a command with a NUL, is a result too. Raise `SandboxError` if
-        the sandbox fails, and what `open` raises if the box is replaced.
+        that cannot be started, as a command with a NUL, is a result too. So is a snapshot that
+        cannot be taken or restored. Otherwise, raise `SandboxError` if the sandbox fails. Raise
+        what `host` raises, and what `open` raises if the box is replaced.
         """
         self._program, self._on_attempt = program.intent, attempted
         if program.kind == "snapshot":
@@ -315,7 +316,8 @@ class ProcessPrograms:
     async def _rollback(self, name: str) -> str:
         """Restore a snapshot of this box, or the files of one that an earlier process took.
 
-        Return the text for the program. Raise `SnapshotNotFound` if there is none of this name.
+        Return the text for the program. Raise `SnapshotNotFound` if there is none of this name,
+        `SandboxError` if the box fails, and what `_open_with` raises.
         """
         box = self._open_box()
         if name != _BEFORE and any(each.name == name for each in box.snapshots()):
@@ -409,7 +411,7 @@ class ProcessPrograms:
         """Replace the box by a new one with the files, variables and shell of a state.
 
         The old box is closed first, and its snapshots are lost. Raise `StoreError` if the files
-        cannot be written, and what `ProcessSandbox.open` raises.
+        cannot be read or written, and what `ProcessSandbox.open` raises; then there is no box.
         """
         await self.close()
         files = saved = None
@@ -436,7 +438,11 @@ class ProcessPrograms:
         await self._restore_shell(state)
 
     async def _restore_shell(self, state: FilesState) -> None:
-        """Set the shell's directory and its exported variables, by a command of our own."""
+        """Set the shell's directory and its exported variables, by a command of our own.
+
+        A name that a shell cannot export is left out. If the directory is gone, it is the working
+        directory. The result of the command is not looked at.
+        """
         where = os.fsdecode(state.where) if state.where is not None else WORK
         exported = [(os.fsdecode(name), os.fsdecode(value)) for name, value in state.exported]
         lines = [
@@ -571,7 +577,8 @@ def _loader(files: Keeper, ref: AttachmentRef) -> Callable[[], bytes]:
 def _marks(records: Sequence[Record]) -> dict[str, int]:
     """Return the snapshots that recorded programs took: each name with the program's intent.
 
-    The name is in the reply of the model, so the reply is parsed again.
+    The name is in the reply of the model, so the reply is parsed again. Only programs that ended
+    without a failure count; of several with one name, the last.
     """
     ended = {each.intent: each for each in records if isinstance(each, ProgramFinished)}
     marks: dict[str, int] = {}

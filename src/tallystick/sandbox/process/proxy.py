@@ -94,7 +94,8 @@ class Head:
 def read_head(client: socket.socket) -> tuple[Head, bytes]:
     """Read the head of a request. Return it and the bytes that came after it.
 
-    Raise `BadRequest` if it is malformed, longer than 16 KiB, or does not arrive.
+    Raise `BadRequest` if it is malformed, longer than 16 KiB, or does not arrive before the
+    socket's timeout. Raise `OSError` if the connection fails.
     """
     data = b""
     while b"\r\n\r\n" not in data:
@@ -201,7 +202,10 @@ Resolve = Callable[[str, int], Sequence[str]]
 
 
 def resolve_name(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of a name from the system's resolver. Raise `OSError` if it fails."""
+    """Return the addresses of a name from the system's resolver. Raise `OSError` if it fails.
+
+    Raise `UnicodeError` for a name that cannot be encoded.
+    """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(address[4][0]) for address in found]
 
@@ -269,8 +273,9 @@ class Proxy:
     """A server of the connections of one box, in threads, until it is closed.
 
     `record` is called in one of these threads, before a connection is made. If it raises, there is
-    no connection. It is called again if the connection fails. At most 32 connections are served at
-    a time; more are closed.
+    no connection. It is called again if the connection fails. `resolve` is called once for each
+    granted request, with the host and the port, and returns addresses. At most 32 connections are
+    served at a time; more are closed after 0.2 s.
     """
 
     def __init__(
@@ -371,7 +376,10 @@ class Proxy:
             self._pass_on(client, upstream, head, rest)
 
     def _record_attempt(self, attempt: Attempt) -> None:
-        """Record an attempt. Raise `ConnectionRefusedError` after 10,000 of them."""
+        """Record an attempt. Raise `ConnectionRefusedError` after 10,000 of them.
+
+        Raise what `record` raises.
+        """
         with self._counting:
             self._attempts += 1
             if self._attempts > _ATTEMPTS_MAX:
@@ -402,7 +410,10 @@ class Proxy:
     def _pass_on(
         self, client: socket.socket, upstream: socket.socket, head: Head, rest: bytes
     ) -> None:
-        """Start the request at its target, with the bytes that came after its head, and relay."""
+        """Start the request at its target, with the bytes that came after its head, and relay.
+
+        Of these, a plain request gets no more than its body. Raise `OSError` if a connection fails.
+        """
         if head.method == "CONNECT":
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             upstream.sendall(rest)

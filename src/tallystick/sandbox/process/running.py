@@ -69,7 +69,10 @@ def memory_verdict(memory_bytes: int, *, traceback: str = "") -> Verdict:
 
 
 def stop_verdict(ended: BaseException) -> Verdict:
-    """Return the verdict on a program or command that an exception stopped from outside."""
+    """Return the verdict on a program or command that an exception stopped from outside.
+
+    Raise `TypeError` for an exception that does not stop programs.
+    """
     stop, message = stop_of(ended)
     error = ProgramError(kind=KINDS[stop], message=message)
     return Verdict(stop=stop, error=error, exit_code=NOT_RUN)
@@ -78,7 +81,11 @@ def stop_verdict(ended: BaseException) -> Verdict:
 def verdict_of_program(
     said: ProgramReport | None, ended: BaseException | None, *, memory_bytes: int
 ) -> Verdict:
-    """Return the verdict on a Python program, from its report or from what stopped it."""
+    """Return the verdict on a Python program, from its report or from what stopped it.
+
+    Without either, it broke its interpreter. A `MemoryError` that it did not catch counts as the
+    memory limit. Raise `TypeError` as `stop_verdict` does.
+    """
     if ended is not None:
         return stop_verdict(ended)
     if said is None:
@@ -266,7 +273,8 @@ class _Invocation(abc.ABC):
     def _drain(self) -> None:
         """Read output that is still in the pipes, at most 64 KiB of each.
 
-        Without that limit, a process that outlives its program could write for ever.
+        Without that limit, a process that outlives its program could write for ever. Raise what
+        `on_stdio` raises.
         """
         for descriptor, handle in self._outputs.items():
             left = _READ_BYTES
@@ -288,6 +296,10 @@ def _read(descriptor: int, count: int) -> bytes | None:
 
 class Program(_Invocation):
     """A Python program, which exchanges frames with the host.
+
+    `names` encodes the names of its namespace. It is called at the start, unless the namespace has
+    them already (`bound`) and is not lost. `where` is the directory to start in, `seed` that of the
+    random numbers; with None, both stay as they are.
 
     `lost` says that the variables of earlier programs were gone. `swept` says that processes had to
     be ended to make room. Both are known once it has started.
@@ -368,6 +380,7 @@ class Program(_Invocation):
         assert self._channel is not None
         if event & select.POLLOUT:
             self._flush()
+        # Only room to send was reported: there is nothing to read.
         if not event & ~select.POLLOUT:
             return
         try:
@@ -469,7 +482,11 @@ class Command(_Invocation):
         self._over = True
 
     def final_state(self) -> tuple[str, dict[str, str]] | None:
-        """Return the last directory and the exported variables; None if they were not reported."""
+        """Return the last directory and the exported variables; None if they were not reported.
+
+        None too if the report is cut off or over 1 MiB. Left out are exported functions, names that
+        are no identifiers of ASCII, and those that begin with `LD_` or `__tally_`.
+        """
         parts = bytes(self._left).split(b"\0")
         if self._left_too_much or len(parts) < 2 or parts[-1]:
             return None

@@ -197,7 +197,9 @@ class ProcessSandbox:
 
     The launcher starts with the first session. If the host lacks a layer of isolation, opening
     raises `IsolationMissing`, unless `settings.accept_without` names the layer. `active_max`
-    programs are active at once. `spares` boxes are kept ready for the next sessions.
+    programs are active at once. `spares` boxes are kept ready for the next sessions. Output over
+    the inline limit goes to files in `output_directory`; without that, it is lost. Raises
+    `ValueError` for an `active_max` below 1.
     """
 
     name = "process"
@@ -273,7 +275,8 @@ class ProcessSandbox:
         `files` itself is never changed. `saved` is a directory to which a session was saved, in
         this process or another: the new session continues from there, and `seed` is not used.
         Without `network`, nothing can be reached. With it, a proxy connects to what it names, and
-        passes each attempt to `record`, in a thread of its own.
+        passes each attempt to `record`, in a thread of its own. `resolve` returns the addresses of
+        a host.
 
         Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
         than Linux. Raise `UsageError` if `files` is not a directory or the sandbox is closed,
@@ -307,7 +310,10 @@ class ProcessSandbox:
         record: Callable[[Attempt], None],
         resolve: Resolve,
     ) -> tuple[Box, Proxy | None]:
-        """Make a box, and with `network` a proxy that listens inside it."""
+        """Make a box, and with `network` a proxy that listens inside it.
+
+        Raise what `open` raises without `saved`; no box is left then.
+        """
         if network is None:
             return self._box(files), None
         box = self._launcher.open(self._order(files, network=True))

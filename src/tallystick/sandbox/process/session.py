@@ -188,8 +188,9 @@ class _Variables(msgspec.Struct, frozen=True):
 def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
     """Write a session to a new directory, whole or not at all.
 
-    Raise `UsageError` if the directory exists, and `StoreError` if writing fails. Raise
-    `SandboxError` if the box fails, or sends over `bytes_max` of files or 256 MiB of variables.
+    The directory above is made if it is missing; raise `OSError` if that fails. Raise `UsageError`
+    if the directory exists, and `StoreError` if writing fails. Raise `SandboxError` if the box
+    fails, or sends over `bytes_max` of files or 256 MiB of variables.
     """
     if directory.exists():
         raise UsageError(f"{directory} already exists; name a new directory")
@@ -386,9 +387,10 @@ class ProcessInterpreter:
     ) -> ExecutionResult:
         """Run one Python program. Its own failure is a result.
 
-        Raise `NotSupported`, `InvalidLimit` or `UsageError` for a context that no box can run,
-        `UsageError` if the session is closed, and `SandboxError` if the sandbox fails. If the whole
-        box has ended, that is a result with the stop `trap`.
+        Raise `NotSupported`, `InvalidLimit` or `UsageError` for a context that no box can run.
+        Raise `UsageError` if the session is closed or the cancellation token is in use,
+        `SandboxError` if the sandbox fails, and what `host` raises. If the whole box has ended,
+        that is a result with the stop `trap`.
         """
         where = self._check(context)
         source, problem = source_of(program, context.limits.source_bytes)
@@ -428,7 +430,10 @@ class ProcessInterpreter:
             execution.cancel()
 
     async def close(self) -> None:
-        """End every process of the session and free its files. Closing twice is harmless."""
+        """End every process of the session and free its files. Closing twice is harmless.
+
+        A running program is cancelled first, and its end is waited for.
+        """
         self.cancel()
         async with self._turn:
             if not self._closed:
@@ -643,7 +648,7 @@ class ProcessInterpreter:
         """End what the program or command started.
 
         Return the status of the interpreter, None if unknown, and the memory limit that was passed,
-        None if none was.
+        None if none was. Raise `SandboxError` if the box does not answer.
         """
         answer = self._ask({"do": "drop"}, "dropped")
         status, memory = answer["status"], answer["memory"]

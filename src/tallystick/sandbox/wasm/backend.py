@@ -32,7 +32,10 @@ class WasmBackend:
 
     @property
     def sandbox(self) -> WasmSandbox:
-        """The sandbox. The first use may compile the guest, once for each machine and version."""
+        """The sandbox. The first use may compile the guest, once for each machine and version.
+
+        Raises `GuestMissing` if the guest image is missing or cannot be used.
+        """
         if self._given is not None:
             return self._given
         if self._made is None:

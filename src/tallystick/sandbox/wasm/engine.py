@@ -67,6 +67,11 @@ class Caller(Protocol):
 
     `base` is the address of the guest's memory and `size` its last known size, in bytes. `pending`
     holds bytes until the guest calls `take`. `raised` holds an exception until the guest has ended.
+
+    `on_call` returns the reply to a request, `on_oversized` that to one of over
+    `request_bytes_max`, by its length. `on_stdio` gets each write with its stream. `on_tick` is
+    called about every 10 ms while guest code runs, and returns why to end the guest, or None. What
+    one of them raises ends the guest too.
     """
 
     base: int
@@ -114,7 +119,8 @@ def _end_guest(caller: Caller, error: BaseException) -> int:
 def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
     """Serve the import `call`: a host call. The result is the length of the reply.
 
-    A reply of at least `capacity` bytes is kept in `pending`, for the guest to `take`.
+    A reply of at least `capacity` bytes is kept in `pending`, for the guest to `take`. Return 0, or
+    a trap: any error ends the guest, and is stored in `raised`.
     """
     caller = current.instance
     try:
@@ -137,7 +143,10 @@ def _call(_env: Any, _caller: Any, args: int, _count: int) -> int:
 
 
 def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
-    """Serve the import `take`: copy the pending bytes to the guest, once."""
+    """Serve the import `take`: copy the pending bytes to the guest, once.
+
+    Return 0, or a trap with the error in `raised`: `BadPointer` if nothing is pending.
+    """
     caller = current.instance
     try:
         destination = c_uint32.from_address(args).value
@@ -152,7 +161,11 @@ def _take(_env: Any, _caller: Any, args: int, _count: int) -> int:
 
 
 def _stdio(_env: Any, _caller: Any, args: int, _count: int) -> int:
-    """Serve the import `stdio`: printed bytes, and the interpreter's report on stream 3."""
+    """Serve the import `stdio`: printed bytes, and the interpreter's report on stream 3.
+
+    Return 0, or a trap with the error in `raised`: `BadPointer` for another stream than 1 to 3, or
+    for over 64 MiB at once.
+    """
     caller = current.instance
     try:
         handle, pointer, length = _three(string_at(args, _THREE_BYTES))
@@ -275,7 +288,10 @@ class CodeCache:
         return self._directory / f"guest-{key}.cwasm"
 
     def _prepare(self) -> str | None:
-        """Create the directory, for this user alone. Return why it cannot be used, or None."""
+        """Create the directory, for this user alone. Return why it cannot be used, None if it can.
+
+        If other users could access it, it is closed to them and the modules in it are deleted.
+        """
         try:
             make_private(self._directory)
             # Not through a link, whose target may be another user's.
@@ -314,7 +330,10 @@ class CodeCache:
             lock.release()
 
     def _load(self, engine: wasmtime.Engine, key: str) -> wasmtime.Module | None:
-        """Return a stored module; None if it is missing, damaged, or not a file of this user."""
+        """Return a stored module; None if it is missing, damaged, or not a file of this user.
+
+        None too if the engine refuses it.
+        """
         path = self.path(key)
         try:
             status = os.lstat(path)
@@ -436,7 +455,9 @@ class Guest:
 def load_guest(image: GuestImage, *, cache: Path, say: Callable[[str], None]) -> Guest:
     """Return the guest, compiled now or loaded from the cache directory.
 
-    Raise `GuestMissing` if it has to be compiled and its file has another digest.
+    A module that is compiled here is stored in the cache, if that is possible. Raise `GuestMissing`
+    if it has to be compiled and its file has another digest, `OSError` if the file cannot be read,
+    and `WasmtimeError` if it cannot be compiled.
     """
     engine = wasmtime.Engine(_config())
     parts = f"{image.sha256} {ENGINE} {cpu_digest()}"

@@ -83,7 +83,11 @@ class _Box:
 
 
 class Execution:
-    """The execution of one program, from start to end. Each object is used once."""
+    """The execution of one program, from start to end. Each object is used once.
+
+    Coroutines of `host` run on `loop`. `calls` has a record of each call that was answered.
+    `answers` has the answers too, or is None once they take over 8 MiB.
+    """
 
     def __init__(
         self,
@@ -280,7 +284,8 @@ class Execution:
     def _check_result(self, data: bytes) -> None:
         """Raise `Stopped` if the answer in a report is longer than the output that is left.
 
-        A short report is not decoded for that.
+        Raise it too if the report itself is longer than `_result_bytes_max`. A short report is not
+        decoded for that.
         """
         limit, printed = self._context.limits.output_bytes, self._output.bytes_total
         if len(data) <= min(limit - printed, _RESULT_BYTES_MAX):
@@ -314,6 +319,8 @@ class Execution:
     ) -> bytes:
         """Answer a call, record it, and return the reply. `serve` makes the answer.
 
+        A reply over the limit is replaced by an error reply. After the last recorded answer, the
+        program continues live.
         Raise `Stopped` if it was cancelled, or if the host calls, the fuel or the time is used up.
         Raise `ReplayDiverged` beyond the recorded fuel, and what `serve` raises.
         """
@@ -502,7 +509,8 @@ def broken_result(message: str) -> ExecutionResult:
 def program_payload(source: bytes, context: ExecutionContext) -> bytes:
     """Encode a program for the guest: a line with its name and environment, then the source.
 
-    Without environment variables, that part of the line is left out.
+    In the name, characters that cannot be printed become "?". Without environment variables, that
+    part of the line is left out.
     """
     name = "".join(each if each.isprintable() else "?" for each in context.program_name)
     env = b"\0" + msgspec.json.encode(context.env_vars) if context.env_vars else b""

@@ -51,7 +51,10 @@ class GuestImage(msgspec.Struct, frozen=True, kw_only=True):
     path: Path = Path()
 
     def read(self) -> bytes:
-        """Return the module's bytes. Raise `GuestMissing` if their digest is another."""
+        """Return the module's bytes. Raise `GuestMissing` if their digest is another.
+
+        Raise `OSError` if the file cannot be read.
+        """
         data = self.path.read_bytes()
         found = hashlib.sha256(data).hexdigest()
         if found != self.sha256:

@@ -61,7 +61,9 @@ class _Global:
 class Instance:
     """One guest, and the functions that serve its imports. Use it in one thread at a time.
 
-    `on_call`, `on_oversized`, `on_stdio` and `on_tick` are replaced for each program.
+    `on_call`, `on_oversized`, `on_stdio` and `on_tick` are replaced for each program. At first,
+    calls end the guest and output is discarded. `get` and `set` are for the mutable globals that
+    the manifest names, and raise `KeyError` for another name.
     """
 
     def __init__(self, guest: Guest, *, memory_bytes_max: int) -> None:

@@ -96,7 +96,8 @@ class WasmPrograms:
         """Store the interpreter, and return the record of it; None if it is not stored.
 
         It is stored after a program that ended by itself, once the programs since the last snapshot
-        used at least `fuel_saved`.
+        used at least `fuel_saved`, unless the run keeps none. Raise `BackendError` if it cannot be
+        copied or stored.
         """
         self._fuel_since_kept += finished.fuel
         if finished.stop != "finished" or self._fuel_since_kept < fuel_saved:
@@ -117,7 +118,11 @@ class WasmPrograms:
         )
 
     async def image(self) -> SessionImage | None:
-        """Return the interpreter and its variables; None if no program of the run used fuel."""
+        """Return the interpreter and its variables; None if no program of the run used fuel.
+
+        Two programs of our own run after the copy, to list and to record the variables. Raise
+        `SandboxError` if the interpreter cannot be rebuilt.
+        """
         if not self._has_run:
             return None
         image = await self._session.image()
@@ -142,7 +147,8 @@ async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) ->
     """Open an interpreter for the programs of a run, in its state when the run began.
 
     Raise `StoreError` if the stored interpreter cannot be read, and `SnapshotMismatch` if another
-    version made it.
+    version made it or it does not fit this one. Raise `InvalidLimit` if the run's clock is negative
+    or too late.
     """
     session = await sandbox.open(
         session_id=started.session_id, seed=started.seed, clock_ns=started.clock_ns
@@ -158,7 +164,8 @@ async def open_wasm(sandbox: WasmSandbox, started: RunStarted, files: Keeper) ->
 async def _load_image(session: WasmInterpreter, started: RunStarted, files: Keeper) -> None:
     """Load the interpreter with which the run's session started the run, if there is one.
 
-    Raise `StoreError` if it cannot be read, and `SnapshotMismatch` if another version made it.
+    Raise `StoreError` if it cannot be read. Raise `SnapshotMismatch` if another version made it, or
+    if it does not fit this one.
     """
     given = started.session
     ref = None if given is None else given.image

@@ -196,15 +196,19 @@ class WasmInterpreter:
             execution.cancel()
 
     async def prepare(self) -> None:
-        """Make the interpreter now, so that the first program need not wait for it."""
+        """Make the interpreter now, so that the first program need not wait for it.
+
+        Do nothing if there is one. Raise `UsageError` if the session is closed, `SandboxError` if a
+        dropped interpreter cannot be rebuilt, and `GuestBroken` if the guest does not start.
+        """
         async with self._turn:
             await self._in_thread(self._namespace.live_instance)
 
     async def add_wheel(self, data: bytes, *, name: str) -> Sequence[str]:
         """Make a pure-Python wheel importable. Return the names of its modules.
 
-        Raise `UsageError` if it is refused, here or by the guest, and `GuestBroken` if the guest
-        fails.
+        Raise `UsageError` if it is refused, here or by the guest, or if the session is closed.
+        Raise `GuestBroken` if the guest fails, and `SandboxError` if it cannot be rebuilt.
         """
         async with self._turn:
             await self._in_thread(lambda: check_wheel(data, name=name))
@@ -247,8 +251,8 @@ class WasmInterpreter:
     async def restore(self, name: str) -> SnapshotId:
         """Load a snapshot of this session, by its name or by `name:id`.
 
-        Raise `SnapshotNotFound` if there is none, and `SnapshotMismatch` if it cannot be loaded;
-        the state is unchanged then.
+        Raise `SnapshotNotFound` if there is none, `StoreError` if the store cannot read it, and
+        `SnapshotMismatch` if it cannot be loaded; the state is unchanged then.
         """
         snapshot, image = self._sandbox.store.load(self._session_id, name)
         await self.load(image)
@@ -272,12 +276,18 @@ class WasmInterpreter:
             return await self._in_thread(self._namespace.checkpoint)
 
     async def load(self, image: Image) -> None:
-        """Replace the state by an image. Raise `SnapshotMismatch` if it does not fit."""
+        """Replace the state by an image; it is loaded into an instance at the next use.
+
+        Raise `SnapshotMismatch` if it does not fit; the state is unchanged then.
+        """
         async with self._turn:
             self._namespace.load(image)
 
     async def digest(self) -> str:
-        """Return the SHA-256 of memory and state: equal digests mean equal interpreters."""
+        """Return the SHA-256 of memory and state, in hex: equal digests mean equal interpreters.
+
+        A dropped interpreter is rebuilt first; raise what `image` raises.
+        """
         async with self._turn:
             return await self._in_thread(lambda: self._namespace.live_instance().digest())
 
@@ -294,7 +304,8 @@ class WasmInterpreter:
         """Run a prepared program in this thread, and keep or discard the instance afterwards.
 
         It is discarded if the program did not end by itself, or the host failed. A broken
-        interpreter is a result, with the stop `trap`.
+        interpreter is a result, with the stop `trap`. Raise what `host` raises, and what
+        `Namespace.prepare` raises otherwise.
         """
         namespace = self._namespace
         seconds_max = max(_PREPARE_SECONDS_LEAST, context.deadline_ms / 1000)
@@ -543,9 +554,11 @@ class WasmSandbox:
     ) -> WasmSandbox:
         """Load the guest that ships with the package, and compile it if the cache lacks it.
 
-        Without `store`, snapshots are kept in memory. `active_max` is the number of programs that
-        are active at once: by default one per processor, and at least two. Raise `GuestMissing` if
-        the guest image cannot be used.
+        `cache` is the directory of compiled code. Output over the inline limit goes to files in
+        `output_directory`; without that, it is lost. Without `store`, snapshots are kept in memory.
+        `active_max` is the number of programs that are active at once: by default one per
+        processor, and at least two. `say` is called with each line for the user. Raise
+        `GuestMissing` if the guest image cannot be used.
         """
         return cls(
             load_guest(load_image(), cache=cache, say=say),
@@ -559,8 +572,8 @@ class WasmSandbox:
     ) -> WasmInterpreter:
         """Open a session. Its interpreter is made for its first program, or by `prepare`.
 
-        `clock_ns` is the start of its clock, in nanoseconds since 1970. Raise `InvalidLimit` if
-        that is negative or too late.
+        Its random numbers come from `seed`. `clock_ns` is the start of its clock, in nanoseconds
+        since 1970. Raise `InvalidLimit` if that is negative or too late.
         """
         if not 0 <= clock_ns <= CLOCK_LATEST_NS:
             raise InvalidLimit(
@@ -583,7 +596,10 @@ class WasmSandbox:
         return Instance(self.guest, memory_bytes_max=self.memory_bytes_max)
 
     async def close(self) -> None:
-        """Stop the threads and the ticker, and free the fresh instance."""
+        """Stop the threads and the ticker, and free the fresh instance.
+
+        Wait up to 1 s for each thread. Sessions are not closed; close them first.
+        """
         self.threads.close()
         self.pristine.close()
         self.guest.close()

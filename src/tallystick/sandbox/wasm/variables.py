@@ -114,7 +114,7 @@ async def variable_names(session: WasmInterpreter) -> str:
     """Return the names and types of the variables in short, at most 400 characters.
 
     "" if there are none, or if the guest did not list them. This runs a program, so call it after
-    the image was taken.
+    the image was taken. Raise what `WasmInterpreter.execute` raises.
     """
     result = await session.execute(
         "SHOW_VARS()",
@@ -143,8 +143,9 @@ async def variable_names(session: WasmInterpreter) -> str:
 async def record_values(session: WasmInterpreter) -> bytes | None:
     """Return the variables of an interpreter as JSON, which `read_values` reads.
 
+    At most 1,000 names, and about 1 MiB of values; a value beyond that is refused as "too long".
     None if the guest did not return them within 2 s, or returned something else. This runs a
-    program, so call it after the image was taken.
+    program, so call it after the image was taken. Raise what `WasmInterpreter.execute` raises.
     """
     source = _RECORD.replace("GIVEN", repr(sorted(TAKEN | {CONTEXT_VARIABLES})))
     source = source.replace("NAMES_MOST", str(_VALUES_MAX)).replace("MOST", str(VALUES_BYTES_MAX))
@@ -183,7 +184,8 @@ def read_values(raw: bytes) -> SessionValues:
 async def load_values(session: WasmInterpreter, values: Mapping[str, msgspec.Raw]) -> Image:
     """Set variables in a fresh interpreter, and return its image.
 
-    Raise `StoreError` if the guest fails to set them within 30 s.
+    Raise `StoreError` if the guest fails to set them within 30 s, and what
+    `WasmInterpreter.execute` raises.
     """
     # As ASCII text: a JSON document need not be a Python expression.
     text = json.dumps(json.loads(msgspec.json.encode(values)))
@@ -204,7 +206,11 @@ async def load_values(session: WasmInterpreter, values: Mapping[str, msgspec.Raw
 
 
 def check_names(values: Iterable[str]) -> None:
-    """Raise `UsageError` for a name that no variable of a session can have."""
+    """Raise `UsageError` for a name that no variable of a session can have.
+
+    That is one that is no identifier, a keyword, begins with `_`, or is a name that programs have
+    for something else.
+    """
     for name in values:
         if not name.isidentifier() or name.startswith("_") or keyword.iskeyword(name):
             raise UsageError(f"{name[:80]!r} is no name for a variable")

@@ -192,7 +192,11 @@ def _open_ledger(strategy: ForgetStrategy) -> Iterator[SqliteLedger | None]:
 
 
 def _find_notes(memory: Memory, names: Sequence[str]) -> tuple[tuple[str, ...], list[Failure]]:
-    """Return the ids of the named notes, and a failure for each name that no note has."""
+    """Return the ids of the named notes, and a failure for each name that no note has.
+
+    A whole id is returned without looking for its note. Raise `UsageError` for the beginning of
+    several ids.
+    """
     ids: list[str] = []
     unknown: list[Failure] = []
     for name in names:

@@ -76,7 +76,9 @@ def open_memory(
 ) -> Iterator[Memory]:
     """Open a memory, as its owner or as an agent; it is closed at the end.
 
-    `tenant` is its name; with None, the setting counts. `create` makes the memory if there is none.
+    `tenant` is its name; with None, the setting counts, or else the name is `default`. `create`
+    makes the memory if there is none; otherwise raise `UsageError`. Raise what `load_settings` and
+    `Memory.open` raise.
     """
     name = load_settings(flags={"memory": tenant}).memory or _DEFAULT
     with Memory.open(
@@ -95,7 +97,10 @@ _HEAD = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
 def head_from(text: str) -> Head:
-    """Return a head, written as `tally memory verify` prints it."""
+    """Return a head, written as `tally memory verify` prints it: COUNT:HASH.
+
+    Raise `UsageError` for any other text.
+    """
     found = _HEAD.fullmatch(text)
     if found is None:
         raise UsageError("--head is COUNT:HASH, as tally memory verify prints it")
@@ -141,7 +146,7 @@ def filters_from(given: Mapping[str, Any], *, everything: bool = False) -> Filte
     """Return the filters that the options say.
 
     With `everything`, they also let through notes that no recall returns: quarantined, archived,
-    deleted, expired, and no longer valid ones.
+    deleted, expired, and no longer valid ones. Raise `UsageError` for a text that is no time.
     """
     after, before = given["after"], given["before"]
     return Filters(
@@ -197,7 +202,10 @@ def shown_time(at: int | None) -> str | None:
 
 
 def content_line(text: str, *, taken: int) -> str:
-    """Cut the text of a note to the rest of a line of which `taken` columns are used."""
+    """Cut the text of a note to the rest of a line of which `taken` columns are used.
+
+    At least 18 characters stay. Without a terminal or COLUMNS, the line has 160.
+    """
     width = shutil.get_terminal_size((_COLUMNS, 0)).columns if _has_width() else _COLUMNS
     return plain(text, chars_max=max(_CONTENT_CHARS_MIN, width - taken))
 
@@ -239,7 +247,8 @@ def source(name: str) -> Iterator[BinaryIO]:
 def write_file(path: Path, parts: Iterator[bytes]) -> int:
     """Write a file, whole or not at all, and return its size in bytes.
 
-    Raise `UsageError` if it cannot be written.
+    A file of this name is replaced. Raise `UsageError` if it cannot be written, and what `parts`
+    raises; the old file stays then.
     """
     size = 0
     with system_errors(one_line(str(path)), UsageError), whole_file(path) as file:

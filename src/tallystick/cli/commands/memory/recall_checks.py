@@ -83,7 +83,9 @@ def run_program(
 ) -> int:
     """Run a recall program, print its result, and return the exit code.
 
-    If the program ends early, its partial result is printed with the error.
+    If the program ends early, its partial result is printed with the error, which decides the exit
+    code. Raise `InvalidProgram` for a text that is refused before the memory is opened, and what
+    `source`, `open_memory` and the sandbox raise.
     """
     with source(name) as file:
         raw = file.read(PROGRAM_BYTES_MAX + 1)
@@ -186,8 +188,9 @@ def verify_receipt(
 ) -> int:
     """Check a receipt, named by its file or by its id; print the result, return the exit code.
 
-    Without JSON, raise `ReceiptError` if the receipt does not hold. With JSON, the error is a field
-    of the object that is printed.
+    Without JSON, raise `ReceiptError` if the receipt does not hold, and `ImportRefused` if an
+    export cannot be read. With JSON, the error is a field of the object that is printed. Other
+    errors, such as `UsageError`, are raised in either case.
     """
     checked: CheckedReceipt | None = None
     try:
@@ -242,7 +245,10 @@ def _check_others(named: str, query: str | None, *, by: By, tenant: str | None) 
 
 @contextmanager
 def _opened_copy(tenant: str | None) -> Iterator[Memory]:
-    """Yield a copy of somebody else's memory, kept under a name here."""
+    """Yield a copy of somebody else's memory, kept under a name here.
+
+    A `UsageError` of opening it is raised with a hint at --against.
+    """
     with ExitStack() as stack:
         try:
             memory = stack.enter_context(open_memory(tenant))

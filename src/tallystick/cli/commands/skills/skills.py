@@ -66,7 +66,7 @@ class FoundSkills:
     def find(self, name: str) -> Skill:
         """Return the skill that runs would use under a name, or else one that they may not use.
 
-        Raise `SkillNotFound` if there is neither.
+        Raise `SkillNotFound` if there is neither, and `SkillAmbiguous` if several ids end so.
         """
         try:
             return self.admitted.registry.find(name)
@@ -83,7 +83,7 @@ class FoundSkills:
     def folder_of(self, name: str) -> Path:
         """Return the folder of a skill, even if it could not be read.
 
-        Raise `SkillNotFound` if there is none.
+        Raise `SkillNotFound` if there is none, and `SkillAmbiguous` as `find` does.
         """
         try:
             return self.find(name).folder.path
@@ -103,7 +103,8 @@ class FoundSkills:
 def find_skills(directories: Sequence[Path] = ()) -> FoundSkills:
     """Find the skills in these directories; without any, in all layers.
 
-    The user's policy of trust is applied in either case.
+    The user's policy of trust is applied in either case. Raise `UsageError` if one of these
+    directories does not exist, and `StoreError` if the notes of trust cannot be read.
     """
     settings = load_settings()
     layers = (
@@ -144,7 +145,8 @@ def folder_named(text: str) -> Path | None:
 def folder_to_check(text: str, directories: Sequence[Path] = ()) -> Path:
     """Return the folder that a path or a name means, even if it has no valid skill.
 
-    Raise `UsageError` if it is no directory, and `SkillNotFound` for an unknown name.
+    Raise `UsageError` if it is no directory, `SkillNotFound` for an unknown name, and
+    `SkillAmbiguous` for one that several skills have.
     """
     path = folder_named(text)
     if path is None:
@@ -355,7 +357,7 @@ def show_command(
 def _found_or_failed(found: FoundSkills, name: str) -> Skill | None:
     """Return a skill; print why and return None if it could not be read.
 
-    Raise `SkillNotFound` if there is none of this name.
+    Raise `SkillNotFound` if there is none of this name, and `SkillAmbiguous` if there are several.
     """
     try:
         return found.find(name)
@@ -603,7 +605,8 @@ def _echo_refused(found: FoundSkills) -> None:
 def _as_written(skill: Skill) -> Card:
     """Return the card of a skill with the texts of its head as written, line ends included.
 
-    A text that is missing in the head is empty here, not derived from the body.
+    A text that is missing in the head is empty here, not derived from the body. Raise what
+    `Folder.read` raises.
     """
     fields = split(skill.folder.read(skill.file, bytes_max=FILE_BYTES_MAX)).fields or {}
     texts = {key: fields.get(key) for key in ("short", "description", "when_to_use")}

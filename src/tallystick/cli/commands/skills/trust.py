@@ -198,7 +198,8 @@ def _skills_to_trust(found: FoundSkills, names: Iterable[str], *, everything: bo
 def _find_refused(found: FoundSkills, refused: Registry, name: str) -> Skill | None:
     """Find a skill that is not trusted yet; of one that is used already, say so and return None.
 
-    Raise `UsageError` for a skill that requires a signature, `SkillNotFound` for an unknown name.
+    Raise `UsageError` for a skill that requires a signature, `SkillNotFound` for an unknown name,
+    and `SkillAmbiguous` for one that several skills have.
     """
     try:
         skill = refused.find(name)
@@ -268,6 +269,8 @@ def untrust_command(names: tuple[str, ...], signer: str | None, as_json: bool) -
 def _folders(found: FoundSkills, name: str) -> list[Path]:
     """Return the folders for which trust in a skill may be stored.
 
+    Raise `SkillNotFound` if `name` is neither a folder nor a skill that was found, and
+    `SkillAmbiguous` if several skills have it.
     There can be several: a project and a directory above it may both have a skill of this name.
     """
     path = folder_named(name)

@@ -30,6 +30,7 @@ def pack_files(control: socket.socket) -> None:
     """Write the working directory as a tar to the first descriptor of the next message.
 
     Then send the number of entries that were left out: those of other kinds, and unreadable ones.
+    What is in a directory that cannot be listed is left out too, and not counted.
     """
     _, descriptors = messages.receive(control)
     left_out = 0
@@ -61,7 +62,8 @@ def list_files(control: socket.socket) -> None:
 
     The next message is the order, with two descriptors. The listing goes to the first. The second
     is a file with a line for each file whose content the host has. Files are taken from the
-    smallest on, up to `bytes_max` of the order; others are not read.
+    smallest on, up to `bytes_max` of the order, those that the host has included. Others are not
+    read, nor those with a path of over `path_bytes_max`.
 
     The listing has the number of entries, then eight fields of each entry, ended by NUL. Then, for
     each file whose content is new, come the number of its entry, its length, and its bytes.
@@ -148,7 +150,8 @@ def _write_content(out: BinaryIO, place: int, path: bytes, size: int) -> None:
 def unpack_files(control: socket.socket) -> None:
     """Fill the working directory from the tar in the first descriptor of the next message.
 
-    Then send whether that worked, and if not, why.
+    Then send whether that worked, and if not, why, in at most 200 characters. What was written
+    before an error stays.
     """
     _, descriptors = messages.receive(control)
     try:
@@ -204,7 +207,10 @@ def _pickle(value: object) -> bytes:
 
 
 def unpack_variables(data: bytes, names: dict[str, Any]) -> None:
-    """Put kept variables into a namespace; leave out what cannot be unpickled or imported."""
+    """Put kept variables into a namespace; leave out what cannot be unpickled or imported.
+
+    A module counts as such only for an `ImportError`; another error of its import is raised.
+    """
     found = json.loads(data)
     for name, module in found["imported"].items():
         try:

@@ -111,7 +111,10 @@ def _enter_private_root() -> None:
 
 
 def _bind_system(name: str) -> None:
-    """Give the box a directory of the system as the host has it: a link stays a link."""
+    """Give the box a directory of the system as the host has it: a link stays a link.
+
+    Do nothing if the host has no such directory.
+    """
     old = f"/old/{name}"
     if os.path.islink(old):
         os.symlink(os.readlink(old), f"/new/{name}")

@@ -32,7 +32,10 @@ def own_group_path(*, proc: str = "/proc/self") -> str:
 
 
 class Group:
-    """The control group of one box, by its directory."""
+    """The control group of one box, by its directory.
+
+    `limit` and `add`, which puts a process into it, raise `OSError` if the host refuses that.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -55,8 +55,9 @@ def restrict_files(
     """Restrict this process, and all that it starts, to these files. There is no way back.
 
     Directories can be listed everywhere. Without `network`, TCP is refused as well, where Landlock
-    has version 4. Paths that do not exist are skipped. Return the version in use. Raise `OSError`
-    without Landlock. The process must have no_new_privs.
+    has version 4. From version 6 on, abstract sockets of others and signals to them are refused
+    too. Paths that do not exist are skipped. Return the version in use. Raise `OSError` without
+    Landlock, or if a path cannot be opened. The process must have no_new_privs.
     """
     version = landlock_version()
     handled = _known_rights(version)

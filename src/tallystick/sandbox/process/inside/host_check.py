@@ -53,7 +53,10 @@ def _try_layer(attempt: Callable[[], None]) -> str | None:
 
 
 def _user(more: int = 0) -> None:
-    """Enter a new user namespace, and those of the flags `more`, and map our user into it."""
+    """Enter a new user namespace, and those of the flags `more`, and map our user into it.
+
+    Raise `OSError` if the kernel refuses that.
+    """
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER | more)
     for name, text in (
@@ -81,7 +84,10 @@ def _proc() -> None:
 
 
 def _overlay() -> None:
-    """Mount an overlay, and replace a directory of its lower layer: not every kernel can."""
+    """Mount an overlay, and replace a directory of its lower layer: not every kernel can.
+
+    Raise `OSError` if a step is refused, or if what lies below can still be seen.
+    """
     _user(kernel.CLONE_NEWNS)
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     kernel.mount("tmpfs", "/tmp", "tmpfs", 0, "size=1m")

@@ -205,7 +205,10 @@ class _Guest:
         return _read_frame(self.channel)[1]
 
     def run(self, channel: socket.socket, where: str | None) -> None:
-        """Serve the frames that the host sends for one program, up to its result."""
+        """Serve the frames that the host sends for one program, up to its result.
+
+        An error of the program is a result too. Raise `EOFError` or `OSError` if the host is gone.
+        """
         self.channel = channel
         while True:
             kind, body = _read_frame(channel)
@@ -245,7 +248,11 @@ def serve(control: socket.socket, *, packages: list[str]) -> None:
 
 
 def _wait_and_copy(control: socket.socket) -> None:
-    """Wait for orders, and fork for each but "status". The copy may wait here in turn."""
+    """Wait for orders, and fork for each but "status". The copy may wait here in turn.
+
+    If no process can be forked, answer "cannot" and wait on. If the connection is closed, end this
+    process. A copy that fails ends itself, with exit code 70.
+    """
     where = WORK
     while True:
         try:
@@ -335,6 +342,7 @@ def _status(process: int) -> int | None:
 def _enter_directory(where: str) -> str:
     """Enter a directory by its path, or else the working directory. Return the one entered.
 
+    If neither can be entered, stay, and return `where`.
     By its path, because a restore may have replaced the mount under it.
     """
     for place in (where, WORK):
@@ -347,7 +355,10 @@ def _enter_directory(where: str) -> str:
 
 
 def _run(message: dict[str, Any], descriptors: list[int], where: str) -> str:
-    """Run one program with its streams and limits. Return its directory at the end."""
+    """Run one program with its streams and limits. Return its directory at the end.
+
+    Return `where` if that directory is gone. Afterwards, this process writes to /dev/null.
+    """
     _, channel, out, err = descriptors
     _dup2(out, 1)
     _dup2(err, 2)

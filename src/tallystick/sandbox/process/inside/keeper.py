@@ -291,7 +291,8 @@ class Keeper:
     def _keep(self) -> bool:
         """Make the interpreter of a program that has ended by itself the namespace.
 
-        Return False, and change nothing, if it does not wait for orders again.
+        The process that held the namespace before is ended. Return False, and change nothing, if
+        the new one does not wait for orders again within 3 s.
         """
         if self._next is None:
             return False
@@ -337,7 +338,10 @@ class Keeper:
     # -- commands ------------------------------------------------------------------------------
 
     def _command(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        """Start a command. The shell starts with the first one, and again if it was ended."""
+        """Start a command. The shell starts with the first one, and again if it was ended.
+
+        If the shell takes no command in two tries, tell the host that it ended with status -1.
+        """
         self._make_room(message["memory_bytes"])
         for _ in range(2):
             if self._shell is None:
@@ -354,7 +358,10 @@ class Keeper:
         messages.send(self._host, {"ended": -1, "memory": None})
 
     def _command_ended(self) -> None:
-        """Tell the host how a command ended. If the shell itself ended, report SIGKILL."""
+        """Tell the host how a command ended. If the shell itself ended, report SIGKILL.
+
+        If no command is running, as after `_drop`, tell nothing.
+        """
         assert self._shell is not None
         try:
             status = messages.receive_plain(self._shell.control).get("ended")
@@ -436,7 +443,8 @@ class Keeper:
     def _variables(self, what: str, descriptors: list[int]) -> None:
         """Fork the interpreter, and let the copy write its variables, or load others.
 
-        A copy that loads variables is the next namespace, once the host sends "keep".
+        A copy that loads variables is the next namespace, once the host sends "keep". For loading,
+        tell the host whether there is a copy. Without one, nothing is written.
         """
         self._make_room()
         copy = None
@@ -450,7 +458,10 @@ class Keeper:
             copy.control.close()
 
     def _files(self, what: str, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        """Carry out an order on the files in a process of our own, and return its answer."""
+        """Carry out an order on the files in a process of our own, and return its answer.
+
+        If it ends or gives no answer within its time limit, return an answer that says so.
+        """
         work, seconds = _FILE_WORK[what]
         self._make_room()
         process = self._start(work)
@@ -639,7 +650,8 @@ class Keeper:
     def _decide(self, request: memory.Request) -> None:
         """Grant a mapping if there is room for it; otherwise end the programs in the box.
 
-        If a mapping was granted a moment ago, decide later instead.
+        In the second case the call fails with ENOMEM, if its process is still there. If a mapping
+        was granted a moment ago, decide later instead.
         """
         fresh, found = self._mappings.any_recent, memory.tasks()
         room = self._quick_room(found) - request.length

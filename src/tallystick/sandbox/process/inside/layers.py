@@ -53,7 +53,10 @@ class WorkingDirectory(Protocol):
         ...
 
     def restore(self, name: str) -> None:
-        """Replace the files by those of a snapshot. The snapshot stays."""
+        """Replace the files by those of a snapshot. The snapshot stays.
+
+        Raise `KeyError` if there is none of this name.
+        """
         ...
 
     def forget(self, name: str) -> None:
@@ -65,7 +68,8 @@ def make_working_directory(*, overlay: bool, given: bool, writable_lower: bool) 
     """Mount the working directory. With `given`, it starts with the files at `FILES`.
 
     If their owner is the box's user (`writable_lower`), they are the lowest layer. Otherwise they
-    are copied, so that programs can change them.
+    are copied, so that programs can change them. Without `overlay` there are no layers: the files
+    and the snapshots are copies. Raise `OSError` if a step fails.
     """
     lower = None
     if given and not writable_lower:
@@ -221,7 +225,7 @@ def copy_tree(source: str, target: str) -> None:
     """Copy a tree with its modes and times into a directory. The copy belongs to the box's user.
 
     Links stay links. Sockets, pipes and devices are left out. A file with several names becomes
-    several files.
+    several files. Raise `OSError` if an entry cannot be copied; what was copied before stays.
     """
     pending = [(source, target)]
     while pending:

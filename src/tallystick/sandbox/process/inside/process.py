@@ -92,7 +92,8 @@ def start(
     """Start a process that confines itself, does `work`, and ends.
 
     Return it, and a socket on which its descriptor for requests of shared memory arrives. The
-    socket ends without one if there is no filter, or if the kernel cannot ask.
+    socket ends without one if there is no filter, or if the kernel cannot ask. An error in that
+    process ends it, and is written to its stderr. Raise `OSError` if it cannot be forked.
     """
     ours, theirs = messages.pair()
     listens, listener = messages.pair()

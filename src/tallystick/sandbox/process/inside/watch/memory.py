@@ -198,7 +198,7 @@ def _attributes(answer: bytes, at: int) -> dict[int, bytes]:
 
 
 def _memory(answer: bytes | None) -> tuple[int, int]:
-    """Return the bytes that wait to be read, and those that were written."""
+    """Return the bytes that wait to be read, and those that were written; zeros if it is short."""
     if answer is None or len(answer) < 24:
         return 0, 0
     received, _, written, _, _, queued = struct.unpack_from("=6I", answer)
@@ -277,7 +277,7 @@ class Request(NamedTuple):
 
 
 def receive_request(listener: int) -> Request | None:
-    """Return the next request, None if the process that made it has ended."""
+    """Return the next request, None if the kernel gives none: its process has ended."""
     buffer = bytearray(_STRUCT_BYTES)
     try:
         fcntl.ioctl(listener, _RECEIVE, buffer)
