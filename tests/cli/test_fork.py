@@ -50,6 +50,8 @@ def test_a_fork_goes_its_own_way_and_the_run_stays_as_it_is(tally: Tally) -> Non
     assert json.loads(tally("replay", fork, "--json").out)["held"]
     assert json.loads(tally("replay", parent, "--json").out)["held"]
     assert tally("diff", parent, fork).code in (0, 1)
+    # A fork holds what it needs itself.
+    assert tally("attach", "ls", "--run", fork).code == 0
 
 
 def test_a_run_that_a_fork_grew_from_is_not_removed(tally: Tally) -> None:

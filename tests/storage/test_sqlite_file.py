@@ -459,6 +459,18 @@ def test_nothing_is_begun_for_somebody_who_does_not_wait(file: SqliteFile) -> No
     assert words(file) == ["one", "two"]
 
 
+def test_a_reading_inside_another_one_is_ended_as_the_outer_one_is(file: SqliteFile) -> None:
+    unwanted = threading.Event()
+
+    def work() -> None:
+        with file.interruptible(unwanted.is_set), file.reading():
+            unwanted.set()
+            words(file)
+
+    with pytest.raises(TimeoutError):
+        work()
+
+
 def test_what_is_being_written_is_written(file: SqliteFile) -> None:
     unwanted = threading.Event()
 

@@ -502,15 +502,16 @@ def error_reply(error: BaseException) -> bytes:
 
     The kind is the error's `told_as`, or else its class name. Messages of foreign errors begin with
     the kind, and absolute paths in them are cut to the last part. An empty message is replaced by
-    the kind. A `CapabilityDenied` also gives its capability. Raise `UnicodeEncodeError` for a
-    message with half of a surrogate pair.
+    the kind. Half of a surrogate pair in it becomes "?". A `CapabilityDenied` also gives its
+    capability.
     """
     kind = getattr(error, "told_as", None) or type(error).__name__
     message = _text_of(error)
     if not isinstance(error, TallystickError):
         # The message was not written for the model, and may contain paths of this machine.
         message = f"{kind}: {shorten_paths(message)}" if message else kind
-    message = message[:_ERROR_CHARS_MAX] or kind
+    # A tool's message may have half of a pair, which has no bytes.
+    message = (message[:_ERROR_CHARS_MAX] or kind).encode("utf-8", "replace").decode()
     body = {"kind": kind, "message": message}
     if isinstance(error, CapabilityDenied):
         body["capability"] = error.capability

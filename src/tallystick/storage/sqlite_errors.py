@@ -58,6 +58,8 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
             case UnicodeDecodeError():
                 # SQLite quotes the damaged schema in its message, which then is no text.
                 return self.corrupt(where=str(path), why="it holds no readable text")
+            case TimeoutError() if error.errno is None:
+                return error  # Not of the system: the caller's work was ended.
             case OSError():
                 return self._of_system(error, str(path))
             case _:

@@ -25,7 +25,7 @@ from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError, system_errors
-from tallystick.core.records import AttachmentRef, RunStarted, StepEntered
+from tallystick.core.records import AttachmentRef, RunForked, RunStarted, StepEntered
 from tallystick.runtime.runs.history import records_of, resolve_run
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.private_file import whole_file
@@ -308,8 +308,8 @@ def verify_command(as_json: bool) -> int:
 def _holder_of(named: str | None) -> str | None:
     """Return the id of the holder that keeps the attachments of a run; None without a run.
 
-    Raise `UsageError` for a chain of steps, and for a run whose first record is not a `RunStarted`:
-    it was erased, or the run is a fork. Raise what `resolve_run` raises, such as `RunNotFound`.
+    Raise `UsageError` for a chain of steps, and for a run whose first record was erased. Raise what
+    `resolve_run` raises, such as `RunNotFound`.
     """
     if named is None:
         return None
@@ -321,7 +321,7 @@ def _holder_of(named: str | None) -> str | None:
             f"{run} is a chain of steps, which keeps no attachments; name one of its runs (tally "
             f"receipt {run} lists the steps)"
         )
-    if not isinstance(started, RunStarted):
+    if not isinstance(started, RunStarted | RunForked):
         raise UsageError(f"the first record of run {run} was erased, which names its attachments")
     return started.session_id
 
