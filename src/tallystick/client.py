@@ -579,8 +579,9 @@ class Session:
 
         Entering raises `UsageError` inside a step, or if `chain` is no chain of steps. It raises
         `RunNotFound`, or `LedgerError` if an entry of the chain is not valid. Inside,
-        `StepsDiverged` is raised for another outermost step, and for a run that is not recorded. An
-        inner step that is not recorded is only reported.
+        `StepsDiverged` is raised for another outermost step, for a run that is not recorded, and
+        for one that was interrupted. `ResumeRefused` is raised for a recorded run if an entry of it
+        is not valid, or a body was removed. An inner step that is not recorded is only reported.
         """
         from tallystick.steps.resume import replay_steps
 

@@ -462,6 +462,20 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(
 # -- owners ------------------------------------------------------------------------------------
 
 
+def test_the_proof_of_a_death_stays_if_staged_files_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stored(tmp_path) as kept:
+        owner = kept.owner()
+
+        def unreadable() -> Iterator[tuple[str, Path]]:
+            raise OSError("the folder cannot be listed")
+
+        monkeypatch.setattr(kept, "staged_files", unreadable)
+
+    assert kept.owners.proven_dead(owner)
+
+
 def test_an_owner_is_dead_when_its_lock_is_gone_and_not_when_its_file_is(
     kept: SqliteAttachments,
 ) -> None:

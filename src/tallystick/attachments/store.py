@@ -93,8 +93,9 @@ class StoredAttachments:
         if owner is not None:
             named = True
             with contextlib.suppress(Exception), self.looking() as rows:
-                named = rows is not None and owner.id in rows.named_owners()
-                named = named or any(owner.id == each for each, _ in self.staged_files())
+                found = rows is not None and owner.id in rows.named_owners()
+                # Last: if either cannot be read, the proof has to stay.
+                named = found or any(owner.id == each for each, _ in self.staged_files())
             owner.release(remove=not named)
 
     # -- implemented by a backend --------------------------------------------------------------

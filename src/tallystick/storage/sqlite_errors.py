@@ -117,9 +117,11 @@ def code_of(error: BaseException) -> int | None:
 
 
 def fails_alone(error: BaseException) -> bool:
-    """Return True if the file is not to blame: one statement failed, or the error is not SQLite's.
+    """Return True if an error concerns one statement alone, or is not SQLite's.
 
-    Some statements that fail roll the transaction back even so: check `in_transaction` too.
+    False for a damaged file, and for what may meet any statement: a lock, a full disk, a read-only
+    file, an interrupt. Some statements that fail alone roll the transaction back even so: check
+    `in_transaction` too.
     """
     code = code_of(error)
     return code is None or code & 0xFF in _OF_ONE_STATEMENT

@@ -80,6 +80,9 @@ def test_what_was_saved_is_for_its_owner_only(sandbox: ProcessSandbox, tmp_path:
         with pytest.raises(UsageError, match="already exists"):
             session.do(session.session.save(tmp_path / "kept"))
 
+        with pytest.raises(StoreError, match="File exists"):
+            session.do(session.session.save(tmp_path / "kept" / "session.json" / "below"))
+
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
     assert sorted(each.name for each in tmp_path.iterdir()) == ["kept"]
 

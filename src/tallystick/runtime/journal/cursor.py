@@ -158,9 +158,9 @@ class Cursor:
         """Compare with the recorded one, and take it. Return a difference, None if they are equal.
 
         The difference is the first field that differs, in alphabetical order; `wall_ms` is not
-        compared. Texts in it are cut to 200 characters. For a program's call, the recorded one is
-        found by its key; if there is none, the field is `calls`. For other records, raise
-        `RecordEnds` if all were repeated.
+        compared. A field that is a text is cut after 200 characters; texts inside other values are
+        whole. For a program's call, the recorded one is found by its key; if there is none, the
+        field is `calls`. For other records, raise `RecordEnds` if all were repeated.
         """
         if isinstance(record, QueryRecord):
             found = self._pop(record)

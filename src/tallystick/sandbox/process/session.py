@@ -188,16 +188,16 @@ class _Variables(msgspec.Struct, frozen=True):
 def save_session(box: Box, directory: Path, *, shell: ShellState, bytes_max: int) -> Saved:
     """Write a session to a new directory, whole or not at all.
 
-    The directory above is made if it is missing; raise `OSError` if that fails. Raise `UsageError`
-    if the directory exists, and `StoreError` if writing fails. Raise `SandboxError` if the box
-    fails, or sends over `bytes_max` of files or 256 MiB of variables.
+    The directory above is made if it is missing. Raise `UsageError` if the directory exists, and
+    `StoreError` if it cannot be made or written. Raise `SandboxError` if the box fails, or sends
+    over `bytes_max` of files or 256 MiB of variables.
     """
     if directory.exists():
         raise UsageError(f"{directory} already exists; name a new directory")
     made = directory.with_name(f".{directory.name}.{new_id()}")
-    make_private(made.parent)
-    made.mkdir(mode=0o700)
     try:
+        make_private(made.parent)
+        made.mkdir(mode=0o700)
         variables = bytearray()
         _read_pipe(box, {"do": "pack_variables"}, variables.extend, _VARIABLES_BYTES_MAX)
         try:
