@@ -497,8 +497,11 @@ class Session:
         lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
         `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
-        it does not repeat its record. For a run in a session, raise `SessionBusy`, `SessionNotKept`
-        if variables were lost, or `BudgetExhausted` if its other runs used the budget up.
+        it does not repeat its record. Raise `NoBackendAvailable` if its sandbox does not work here.
+
+        For a run in a session, raise `SessionBusy`, `SessionNotKept` if variables were lost, or
+        `BudgetExhausted` if its other runs used the budget up. Inside a step, raise
+        `StepBudgetError` as `run` does; inside `replay_steps`, raise `StepsDiverged`.
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
@@ -590,9 +593,10 @@ class Session:
     def close(self) -> None:
         """Close the models, sandboxes and stores that were opened here; cancel what still runs.
 
-        What was given stays open, except models given as `owned`. Each run that is cancelled
-        records its end, for which this waits up to 10 seconds. Closing twice is harmless.
-        Afterwards `run`, `resume`, `fork` and `replay` raise `UsageError`.
+        What was given stays open, except models given as `owned`. Stores opened beside a ledger in
+        memory stay open too: closing them would lose their data. Each run that is cancelled records
+        its end, for which this waits up to 10 seconds. Closing twice is harmless. Afterwards `run`,
+        `resume`, `fork` and `replay` raise `UsageError`.
         """
         self._closed = True
         self._by_name.clear()
@@ -600,7 +604,7 @@ class Session:
             self._loop.do(self._owned.pop().close())
         if self._backends.made_any:
             self._loop.do(self._backends.close())
-        if self._stores is not None and self._ledger is not None and is_in_file(self._ledger):
+        if self._stores is not None and (self._ledger is None or is_in_file(self._ledger)):
             # The stores of a ledger in memory stay open: closing them would lose their data.
             self._stores.close()
             self._stores = None

@@ -262,3 +262,17 @@ def test_a_cancel_in_the_middle_of_an_effect_is_in_doubt_and_replays(sandbox: Wa
         return records[-1].stop, held
 
     assert asyncio.run(scenario()) == ("in_doubt", True)
+
+
+def test_stores_that_were_opened_for_attachments_alone_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TALLYSTICK_DATA_DIR", str(tmp_path))
+    session = Session(config=None)
+    assert list(session.attachments.references()) == []
+    stores, closed = session._stores, []
+    monkeypatch.setattr(stores, "close", lambda: closed.append(True))
+
+    session.close()
+
+    assert closed == [True]

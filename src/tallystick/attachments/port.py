@@ -360,8 +360,8 @@ class Store(Protocol):
         """Make staged bytes findable by their id, and release them.
 
         Bytes that are there already are stored once. Raise `ReclamationInFlight` if a sweep is
-        deleting the same large bytes, and `AttachmentIoFailed` if they cannot be written. The
-        staged ones are then not released. Discarded ones are passed over.
+        deleting the same large bytes, and `AttachmentIoFailed` if they cannot be written. Discard
+        the staged ones then, and stage them again. Discarded ones are passed over.
         """
 
     def chunks(self, id: str) -> Chunks:

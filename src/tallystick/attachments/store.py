@@ -175,8 +175,9 @@ class StoredAttachments:
     def keep(self, staged: Staged, *, within: Transaction = None) -> None:
         """Make staged bytes findable by their id, and release them. Discarded ones are passed over.
 
-        Raise `ReclamationInFlight` if a sweep is deleting the same large bytes: then they have no
-        row, and are not released. Raise `AttachmentIoFailed` if a large blob cannot be put.
+        Raise `ReclamationInFlight` if a sweep is deleting the same large bytes. Their file may have
+        been moved by then, so discard them and stage them again. Raise `AttachmentIoFailed` if a
+        large blob cannot be put.
         """
         id, now = staged.ref.id, self.clock()
         if staged.data is not None:

@@ -330,7 +330,8 @@ def expand_name(named: str) -> Iterator[Path]:
 def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, sorted by name within each folder.
 
-    Hidden files and folders are skipped. Raise `UsageError` for a link that leads out.
+    Hidden files and folders are skipped, and links to folders are not followed. Raise `UsageError`
+    for any other link that leads out.
     """
     root = os.path.realpath(folder)
     for where, folders, names in os.walk(folder):
@@ -413,7 +414,8 @@ def _copy_recoded(pieces: Pieces, encoding: str) -> HostText:
 def _picture(head: bytes, size: int, name: str) -> str | None:
     """Return the media type of a picture; None if it is not one.
 
-    Raise `UsageError` for a picture of over 20,000,000 bytes, or whose size cannot be read.
+    Raise `UsageError` for a picture of over 20,000,000 bytes. Raise it too if its width and height
+    cannot be read, or are such as no picture can have (see `image_size`).
     """
     media_type = media_type_of(head, whole=len(head) == size)
     if media_type not in PICTURES:

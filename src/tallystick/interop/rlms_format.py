@@ -275,7 +275,7 @@ _RAISED_LAST = re.compile(
 def limits_of(metadata: RunMetadata) -> RunLimits:
     """Return the limits of a run: turns and depth from the log, no retries.
 
-    All others have the largest figure, because the log has none.
+    The log has no others: dollars and model calls have no limit, the rest the largest figure.
     """
     return RunLimits(
         turns=metadata.max_iterations,

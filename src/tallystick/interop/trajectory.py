@@ -638,8 +638,9 @@ def _events(source: _Source, run: str, *, redact: bool, full: bool) -> Iterator[
 def _open_target(target: Path | BinaryIO) -> Iterator[BinaryIO]:
     """Open a new file, private to the user; remove it again if the export fails.
 
-    A file that is open already is yielded as it is, and flushed. Raise `TransferRefused` if the new
-    file exists or cannot be written. An `OSError` of the body counts as that.
+    A file that is open already is yielded as it is, and flushed; errors of writing it are raised as
+    they are. For a new file, raise `TransferRefused` if it exists or cannot be written. An
+    `OSError` of the body then counts as that.
     """
     if not isinstance(target, Path):
         yield target

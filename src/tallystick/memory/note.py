@@ -319,9 +319,9 @@ def _check_metadata(metadata: Mapping[str, object]) -> None:
 
 
 def _why_not_json(held: object) -> str | None:
-    """Return what a value has to be instead, or None if every JSON reader reads it alike.
+    """Return what a single value has to be instead, or None if every JSON reader reads it alike.
 
-    Of a list or a mapping the caller checks the parts.
+    A list or a mapping is refused too: the caller takes them apart, and passes only their parts.
     """
     match held:
         case str():

@@ -76,7 +76,8 @@ class Backend(Protocol):
 
         Raise `IsolationMissing` if a layer is missing that is required, `NotSupported` on a system
         that the backend does not run on, and `GuestMissing` if the WASM guest cannot be loaded.
-        Called once before the first run in this backend, or not at all if it is repeatable.
+        Called before the first run in this backend, and again after a failure. For a repeatable
+        backend that a session or a record names, it may not be called at all.
         """
         ...
 

@@ -571,10 +571,11 @@ class SessionBook:
             return before
 
     def cleanup_expired(self) -> Sequence[SessionInfo]:
-        """Mark sessions as expired whose time is over, and forget their live instances.
+        """Mark sessions as expired whose time is over; forget their live instances and depths.
 
-        Return those marked now as they were, so that the caller can end the instances. What they
-        keep stays. A terminated session stays terminated.
+        Return those marked now, as expired, but with the instance and depth that they had, so that
+        the caller can end the instances. What they keep stays. A terminated session stays
+        terminated.
         """
         now = self._clock()
         with self._store.writing() as rows:

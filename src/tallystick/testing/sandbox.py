@@ -232,9 +232,10 @@ class _Namespace:
     def call(self, name: str, args: object, kwargs: object) -> Any:  # noqa: ANN401
         """Ask the host, and return its answer: a value from JSON, a text, bytes or a `_Text`.
 
-        Raise `HostError` or `SandboxViolation` as the host answers. Raise `TypeError` for an
-        argument that cannot cross to the host. What the answering function of the program raises,
-        such as `_Stopped`, is raised as it is.
+        Raise `HostError` or `SandboxViolation` as the host answers. For an argument that cannot
+        cross to the host, raise `TypeError`, `UnicodeEncodeError` if it has half of a surrogate
+        pair, or `RecursionError` if it is nested too deep. What the answering function raises, such
+        as `_Stopped`, is raised as it is.
         """
         assert self._answering is not None
         request = msgspec.json.encode([name, args, kwargs], enc_hook=_schema_of)

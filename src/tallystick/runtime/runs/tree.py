@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.charge import Charge, RunLimits
+from tallystick.core.history import History
 from tallystick.core.machine.turn import charge_of, charge_of_child
 from tallystick.core.records import (
     CUT_OFF,
@@ -365,23 +366,13 @@ def open_records(ledger: Ledger, records: Sequence[Record]) -> list[tuple[str, R
     found: list[tuple[str, Record]] = []
     waiting = [records]
     while waiting:
-        for child in _open_in(waiting.pop()):
+        for child in History(waiting.pop()).awaited_children:
             row = ledger.row(child)
             if row is not None and row.head.count:
                 inside = whole_records(ledger, child)
                 found += [(child, each) for each in inside]
                 waiting.append(inside)
     return found
-
-
-def _open_in(records: Sequence[Record]) -> list[str]:
-    """Return the children that a run waits for, also those that were stopped from outside."""
-    answered = {each.intent for each in records if isinstance(each, HostAnswered)}
-    begun = {each.run: each.intent for each in records if isinstance(each, ChildBegun)}
-    over = {
-        each.run for each in records if isinstance(each, ChildEnded) and each.stop not in CUT_OFF
-    }
-    return [run for run, intent in begun.items() if run not in over and intent not in answered]
 
 
 def _node(
