@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 import platform
 import subprocess
@@ -25,10 +26,15 @@ def noted(title: str, lines: Sequence[str], *, path: Path = RESULTS) -> None:
     """
     if os.environ.get("TALLYSTICK_SOAK") != "full":
         return
-    kept = path.read_text().split("\n\n") if path.exists() else []
-    sections = {section.partition("\n")[0]: section.strip("\n") for section in kept if section}
-    sections[title] = "\n".join([title, _where(), *lines])
-    path.write_text("\n\n".join(sections.values()) + "\n")
+    with path.open("a+") as file:
+        # Sweeps run beside each other: each reads and writes the whole file, so one at a time.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        kept = file.read().split("\n\n")
+        sections = {section.partition("\n")[0]: section.strip("\n") for section in kept if section}
+        sections[title] = "\n".join([title, _where(), *lines])
+        file.truncate(0)
+        file.write("\n\n".join(sections.values()) + "\n")
 
 
 def outcome_table(outcomes: Counter[tuple[str, Outcome]]) -> list[str]:
