@@ -96,6 +96,7 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     assert CliRunner().invoke(cli, ["nosuch"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_doctor_proves_every_capability_here() -> None:
     result = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
     report = json.loads(result.stdout)

@@ -1,6 +1,7 @@
 """The tree keeps its shape: small packages, modules that open with a sentence, nothing built."""
 
 import ast
+import functools
 import re
 import subprocess
 import tomllib
@@ -21,7 +22,10 @@ BYTES_MAX = 1 << 20
 # A path that exists on one machine only. A relative or longer path may contain these words.
 ONE_MACHINE = re.compile(r"(^|[^a-z.])/(work|root)/", re.MULTILINE)
 
-each_module = pytest.mark.parametrize("path", MODULES, ids=str)
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
 
 
 def files_in_git() -> list[Path]:
@@ -58,27 +62,30 @@ def test_a_package_has_at_most_14_modules(folder: Path) -> None:
     assert len(modules) <= MODULES_MAX
 
 
-# The guest and the tools that build it are not imported by the package.
-@pytest.mark.parametrize("path", [path for path in MODULES if "guest" not in path.parts], ids=str)
-def test_only_packages_declare_what_they_export(path: Path) -> None:
-    names = declared_names(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+def test_only_packages_declare_what_they_export() -> None:
+    # The guest and the tools that build it are not imported by the package.
+    declaring = [
+        path
+        for path in MODULES
+        if "guest" not in path.parts and path.name != "__init__.py"
+        if declared_names(tree_of(path)) is not None
+    ]
 
-    assert names is None or path.name == "__init__.py"
-
-
-@each_module
-def test_a_module_opens_with_a_sentence(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8")))
-
-    assert docstring is not None
-    assert docstring.splitlines()[0].endswith(".")
+    assert declaring == []
 
 
-@each_module
-def test_exported_names_are_sorted_and_exist_once(path: Path) -> None:
-    names = declared_names(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+def test_every_module_opens_with_a_sentence() -> None:
+    opened = {path: (ast.get_docstring(tree_of(path)) or "").partition("\n")[0] for path in MODULES}
 
-    assert names is None or names == sorted(set(names), key=by_kind)
+    assert [path for path, line in opened.items() if not line.endswith(".")] == []
+
+
+def test_exported_names_are_sorted_and_exist_once() -> None:
+    exported = {path: declared_names(tree_of(path)) or [] for path in MODULES}
+
+    assert [
+        path for path, names in exported.items() if names != sorted({*names}, key=by_kind)
+    ] == []
 
 
 def test_there_are_modules_to_look_at() -> None:
