@@ -34,6 +34,7 @@ from tallystick.ledger.scopes import HELD_MAX, MemoryFile, Scopes, SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.storage.transaction import Transaction
 from tallystick.stores import open_stores
+from tallystick.testing.strategies import amounts, budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,17 +397,15 @@ def test_only_a_ledger_that_others_can_have_has_scopes_to_share(place: Place) ->
 
 # -- the same rules as the tree ------------------------------------------------------------------
 
-small = st.integers(0, 6)
-amounts = st.builds(Amount, tokens=small, usd=st.none() | small, turns=small)
-limits = st.none() | st.integers(0, 20)
-budgets = st.builds(Budget, tokens=limits, usd=limits, turns=limits)
+some_amounts = amounts(unpriced=True)
+some_budgets = budgets()
 actions = st.lists(
     st.tuples(
         st.sampled_from(["hold", "hold", "hold", "settle", "release", "spend", "limit"]),
         st.integers(0, 5),
-        amounts,
+        some_amounts,
         st.booleans(),
-        budgets,
+        some_budgets,
     ),
     max_size=20,
 )
@@ -414,7 +413,7 @@ actions = st.lists(
 
 @pytest.mark.parametrize("kind", sorted(PLACES))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(deployment=budgets, session=budgets, actions=actions)
+@given(deployment=some_budgets, session=some_budgets, actions=actions)
 def test_shared_scopes_do_what_the_budget_tree_does(
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,

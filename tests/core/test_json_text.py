@@ -10,15 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.core.json_text import DEPTH_MAX, read_json
+from tallystick.testing.strategies import json_values
 
-numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-values = st.recursive(
-    st.none() | st.booleans() | numbers | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+values = json_values()
 
 
 def refusal(text: str) -> str | None:

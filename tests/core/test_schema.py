@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
 from tallystick.core.schema import check_schema, json_in_reply, problem_of
+from tallystick.testing.strategies import json_values
 
-scalars = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text(max_size=5)
-values = st.recursive(
-    scalars,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
+values = json_values(integers=st.integers(-(10**6), 10**6), floats=False)
 
 
 def exactly(value: object) -> dict[str, Any]:

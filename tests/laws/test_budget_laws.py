@@ -38,19 +38,17 @@ from tallystick.core.budget.tree import (
     affordable_output,
 )
 from tallystick.core.errors import Refused
+from tallystick.testing.strategies import amounts, budgets
 
 SCALE = max(1, settings().max_examples // 100)
 
 small = st.integers(0, 6)
-amounts = st.builds(
-    Amount, tokens=small, usd=small, model_calls=st.integers(0, 1), turns=small, wall_ms=small
-)
-limits = st.none() | st.integers(0, 20)
-budgets = st.builds(
-    Budget, tokens=limits, usd=limits, turns=limits, wall_ms=limits, depth=st.none() | small
-)
+some_amounts = amounts()
+some_budgets = budgets()
 # What a provider may say: anything, also far more than was reserved.
-claims = st.one_of(amounts, st.builds(Amount, tokens=st.integers(0, 10**30), usd=st.none() | small))
+claims = st.one_of(
+    some_amounts, st.builds(Amount, tokens=st.integers(0, 10**30), usd=st.none() | small)
+)
 kinds: st.SearchStrategy[ScopeKind] = st.sampled_from(["run", "step"])
 
 
@@ -111,12 +109,12 @@ class Trees(RuleBasedStateMachine):
 
     # -- what can happen -------------------------------------------------------------------------
 
-    @initialize(budget=budgets)
+    @initialize(budget=some_budgets)
     def begin(self, budget: Budget) -> None:
         self.tree.enter("root", parent=None, budget=budget, kind="session", name="root")
         self.places["root"] = Place("root", ("root",), 0, budget)
 
-    @rule(data=st.data(), budget=budgets, kind=kinds)
+    @rule(data=st.data(), budget=some_budgets, kind=kinds)
     def enter(self, data: st.DataObject, budget: Budget, kind: ScopeKind) -> None:
         parent = self.places[data.draw(st.sampled_from(self.opened()))]
         self.made += 1
@@ -146,7 +144,7 @@ class Trees(RuleBasedStateMachine):
         self.places[id] = replace(self.places[id], left=True)
         self.forget()
 
-    @rule(data=st.data(), worst=amounts, unknown=st.booleans(), waived=st.booleans())
+    @rule(data=st.data(), worst=some_amounts, unknown=st.booleans(), waived=st.booleans())
     def reserve(self, data: st.DataObject, worst: Amount, unknown: bool, waived: bool) -> None:
         place = self.places[data.draw(st.sampled_from(self.opened()))]
         if unknown:
@@ -216,7 +214,7 @@ class Trees(RuleBasedStateMachine):
             self.tree.settle(made, Amount(tokens=1)) if again else self.tree.release(made)
 
     @precondition(lambda self: not self.honest)
-    @rule(data=st.data(), amount=amounts)
+    @rule(data=st.data(), amount=some_amounts)
     def spend(self, data: st.DataObject, amount: Amount) -> None:
         place = self.places[data.draw(st.sampled_from(self.opened()))]
         breaches = self.tree.spend(place.id, amount)
@@ -224,7 +222,7 @@ class Trees(RuleBasedStateMachine):
         assert {(each.scope.id, each.dimension) for each in breaches} == self.over(place.path)
 
     @precondition(lambda self: not self.honest)
-    @rule(data=st.data(), budget=budgets)
+    @rule(data=st.data(), budget=some_budgets)
     def rearm(self, data: st.DataObject, budget: Budget) -> None:
         id = data.draw(st.sampled_from(self.opened()))
         budget = msgspec.structs.replace(budget, depth=self.places[id].limit.depth)

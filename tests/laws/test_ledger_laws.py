@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.ledger.builders import EMPTY, RUN, draft, drafted, filled, grown, run_id
 
 from tallystick.core.chain import Draft, Head
-from tallystick.core.charge import ModelUsage
 from tallystick.core.errors import LedgerConflict, LedgerError
 from tallystick.core.records import ModelReplied, decode_record
 from tallystick.ledger.memory import MemoryLedger
@@ -20,15 +19,13 @@ from tallystick.ledger.port import Ledger, TransferLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.transfer import export_run, import_run
 from tallystick.ledger.verify import ancestors_of, verify_ledger
+from tallystick.testing.strategies import usages
 
 # More in a soak, whose profile asks for more.
 SCALE = max(1, settings().max_examples // 100)
 
-usages = st.builds(
-    ModelUsage,
-    tokens_in=st.integers(0, 1 << 40),
-    tokens_out=st.integers(0, 1 << 40),
-    reported=st.booleans(),
+some_usages = usages(
+    st.integers(0, 1 << 40),
     raw=st.dictionaries(st.text(max_size=5), st.integers(-(1 << 53), 1 << 53), max_size=3),
 )
 replies = st.builds(
@@ -36,7 +33,7 @@ replies = st.builds(
     intent=st.integers(0, 1 << 40),
     turn=st.integers(0, 1 << 40),
     text=st.text(max_size=40),
-    usage=usages,
+    usage=some_usages,
 )
 batches = st.lists(st.lists(replies.map(drafted), max_size=4), max_size=5)
 

@@ -37,8 +37,9 @@ from tallystick.core.records import (
     decode_record,
     encode_record,
 )
+from tallystick.testing.strategies import texts
 
-words = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+words = texts(max_size=30)
 counts = st.integers(0, 2_000)
 replies = st.one_of(
     words,

@@ -22,6 +22,7 @@ from tallystick.core.budget.billing import (
 from tallystick.core.budget.tree import BudgetTree
 from tallystick.core.charge import Charge, ModelUsage
 from tallystick.core.records import ModelFailed
+from tallystick.testing.strategies import usages
 
 WORST = Charge(usd=1_000, tokens_in=100, tokens_out=50, model_calls=1)
 NOTHING = Charge(usd=0)
@@ -227,17 +228,15 @@ def test_what_is_in_doubt_stays_reserved_in_the_tree() -> None:
 # -- laws ----------------------------------------------------------------------------------------
 
 numbers = st.one_of(st.integers(-5, 120), st.just(10**15))
-usages = st.none() | st.builds(
-    ModelUsage, tokens_in=numbers, tokens_out=numbers, reported=st.booleans()
-)
+some_usages = st.none() | usages(numbers)
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
-    st.builds(AttemptReplied, usage=usages),
+    st.builds(AttemptReplied, usage=some_usages),
     st.builds(
         AttemptFailed,
         reason=st.sampled_from(["timeout", "content_policy", "rate_limit"]),
         billed=st.booleans(),
         status=st.none() | st.sampled_from([200, 400, 429, 500]),
-        usage=usages,
+        usage=some_usages,
     ),
     st.builds(AttemptCancelled, sent=st.booleans()),
 )
