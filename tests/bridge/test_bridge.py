@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import os
@@ -811,6 +812,25 @@ def test_a_directory_that_others_can_enter_is_refused(place: Path) -> None:
 
     ran(play())
     assert (place / "taken").read_text() == "mine"
+
+
+def test_a_socket_whose_mode_cannot_be_set_leaves_no_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    async def play() -> None:
+        async with world() as here:
+            with monkeypatch.context() as patch:
+                patch.setattr(Path, "chmod", refuse)
+                with pytest.raises(UsageError, match="not permitted"):
+                    here.bridge.listen_unix(place / "bridge", session="S")
+
+            assert not (place / "bridge").exists()
+            here.bridge.listen_unix(place / "bridge", session="S")
+
+    ran(play())
 
 
 def test_a_socket_that_somebody_put_in_the_place_of_ours_stays(place: Path) -> None:

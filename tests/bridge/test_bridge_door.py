@@ -19,6 +19,7 @@ from tests.call_scopes import ProgramCalls
 from tests.escape.process.boxes import made_sandbox
 from tests.laws.costed_world import charged_quietly
 
+from tallystick.attachments.port import AttachmentIoFailed
 from tallystick.bridge.door import BridgeDoor
 from tallystick.bridge.inside import ask
 from tallystick.bridge.server import Bridge, BridgeLimits, environment_of
@@ -29,6 +30,7 @@ from tallystick.core.charge import ModelUsage, RunLimits
 from tallystick.core.errors import LedgerUnavailable, UsageError
 from tallystick.core.history import History
 from tallystick.core.records import (
+    AttachmentRef,
     CallHost,
     HostAnswered,
     ModelReplied,
@@ -45,6 +47,7 @@ from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.scope import Call
+from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
 from tallystick.runtime.journal.writer import PendingWrite
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run as Ended
@@ -679,6 +682,25 @@ def test_an_answer_that_the_ledger_refuses_ends_the_run_and_not_only_the_call() 
         raise broken
 
     run.calls.scope.note_answer = refuse  # type: ignore[method-assign]
+    reply = one(run, {"prompt": "x"})
+
+    assert reply.status >= 500
+    assert run.calls.scope.failed is broken
+
+
+def test_a_long_answer_that_cannot_be_kept_ends_the_run_and_not_only_the_call() -> None:
+    """The call would stand without an end, and the program would continue behind it."""
+    run = Run(ModelDouble("r" * (INLINE_BYTES_MAX + 1)))
+    broken = AttachmentIoFailed(path="blobs", source="the disk is full")
+
+    keep = run.calls.run_attachments.keep
+
+    def refuse(source: Any, **more: Any) -> AttachmentRef:
+        if more["label"] == "answer of llm_query":
+            raise broken
+        return keep(source, **more)
+
+    run.calls.run_attachments.keep = refuse  # type: ignore[method-assign]
     reply = one(run, {"prompt": "x"})
 
     assert reply.status >= 500

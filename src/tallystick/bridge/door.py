@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from tallystick.attachments.port import AttachmentError
 from tallystick.bridge.protocol import BridgeAnswer, BridgeLeft, BridgeQuery, BridgeRefused
 from tallystick.core.budget.amount import Amount
 from tallystick.core.errors import LedgerError, ReplayDiverged, UsageError
@@ -118,28 +119,28 @@ class BridgeDoor:
     async def _end(self, call: Call, reply: bytes) -> None:
         """Record the answer, and charge one host call: no sandbox counts this one.
 
-        A long reply is kept as an attachment; raise an `AttachmentError` if that fails. Wait until
-        it is recorded. If recording fails with an error of the record, keep that in the scope as
-        `failed` and raise it.
+        A long reply is kept as an attachment. Wait until the answer is recorded. If the reply
+        cannot be kept (`AttachmentError`) or recording fails with an error of the record, keep that
+        error in the scope as `failed` and raise it.
         """
-        ref = None
-        if len(reply) > INLINE_BYTES_MAX:
-            ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
-        self._run_scopes.spend(Amount(host_calls=1))
-        answered = HostAnswered(
-            intent=call.intent,
-            program=call.program,
-            index=call.index,
-            name=_NAME,
-            request_sha256=call.request_sha256,
-            fuel=0,
-            reply=reply if ref is None else b"",
-            reply_ref=ref,
-            ok=not reply.startswith(b"1"),
-        )
         try:
+            ref = None
+            if len(reply) > INLINE_BYTES_MAX:
+                ref = self._run_attachments.keep(reply, label=f"answer of {_NAME}")
+            self._run_scopes.spend(Amount(host_calls=1))
+            answered = HostAnswered(
+                intent=call.intent,
+                program=call.program,
+                index=call.index,
+                name=_NAME,
+                request_sha256=call.request_sha256,
+                fuel=0,
+                reply=reply if ref is None else b"",
+                reply_ref=ref,
+                ok=not reply.startswith(b"1"),
+            )
             await self._scope.note_answer(answered).wait()
-        except _NOT_THE_PROGRAMS as error:
+        except (*_NOT_THE_PROGRAMS, AttachmentError) as error:
             # Not the program's to handle: the run must not continue on a record with a hole.
             self._scope.failed = error
             raise

@@ -92,9 +92,11 @@ def unix_listener(path: Path, *, session: str | None, uid: int | None) -> Listen
     if len(os.fsencode(path)) > _PATH_BYTES_MAX:
         raise UsageError(f"bridge: a socket's path has at most {_PATH_BYTES_MAX} bytes: {path}")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound = False
     try:
         _check_private(path.parent, uid)
         sock.bind(str(path))
+        bound = True
         # The mode is set between bind and listen: nobody can connect before it listens.
         path.chmod(0o600)
         if uid is not None:
@@ -102,11 +104,13 @@ def unix_listener(path: Path, *, session: str | None, uid: int | None) -> Listen
             os.chown(path.parent, uid, -1)
         sock.listen(_BACKLOG)
         inode = path.lstat().st_ino
-    except OSError as error:
+    except BaseException as error:
         sock.close()
-        raise UsageError(f"bridge: {path}: {error.strerror or error}") from error
-    except BaseException:
-        sock.close()
+        if bound:
+            # A file that nobody listens on would refuse the next listener its place.
+            path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"bridge: {path}: {error.strerror or error}") from error
         raise
     return Listener(sock=sock, session=session, address=f"unix:{path}", path=path, inode=inode)
 
