@@ -1,5 +1,6 @@
 """Program output: inline up to the cap, whole in a file beyond it."""
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,23 @@ def test_a_file_that_cannot_be_written_is_said_and_the_inline_part_stays(tmp_pat
 
     assert out.text().startswith("first\n[output cut: 13 bytes in all; the rest is lost: ")
     assert out.path is None
+
+
+def test_a_file_that_fills_its_disk_is_removed(tmp_path: Path) -> None:
+    """What is in it is lost anyway, and others need its room."""
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    out = stream(tmp_path, 6)
+    out.write(b"first\nsecond\n")
+    assert (tmp_path / "out").exists()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
+    try:
+        for _ in range(20):
+            out.write(b"x" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+
+    assert "the rest is lost: File too large" in out.text()
+    assert (out.path, list(tmp_path.iterdir())) == (None, [])
 
 
 def test_a_stream_that_is_not_captured_is_counted_and_not_kept(tmp_path: Path) -> None:

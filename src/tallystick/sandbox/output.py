@@ -7,6 +7,7 @@ kept, no matter how the program ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Callable
@@ -86,7 +87,7 @@ class OutputStream:
         return self._whole is not None and self._lost is None and self.truncated
 
     def write(self, data: bytes) -> None:
-        """Count the bytes and keep them. A file that fails is noted, and never raises."""
+        """Count the bytes and keep them. A file that fails is noted and removed; never raise."""
         self.bytes_total += len(data)
         if not self._keep:
             return
@@ -128,7 +129,7 @@ class OutputStream:
             try:
                 self._file.close()
             except OSError as error:
-                self._lost = error.strerror or str(error)
+                self._lose_file(error)
 
     def _spill(self) -> None:
         assert self._place is not None
@@ -147,7 +148,16 @@ class OutputStream:
         try:
             self._file.write(data)
         except OSError as error:
-            self._lost = error.strerror or str(error)
+            self._lose_file(error)
+
+    def _lose_file(self, error: OSError) -> None:
+        """Note why the stream is lost, and remove its file: on a full disk its bytes are needed."""
+        assert self._file is not None
+        self._lost = error.strerror or str(error)
+        # Closing writes what is buffered once more, and may fail again.
+        with contextlib.suppress(OSError):
+            self._file.close()
+        remove_output(self._path)
 
 
 def lost_output(shown: str) -> str:
@@ -185,8 +195,7 @@ class ProgramOutput:
     def discard(self) -> None:
         """Close both streams and remove their files, because no result will refer to them.
 
-        A file that cannot be removed stays, with a `CleanUpWarning`. A file that could not be
-        written to its end has no `path`, so it stays too, without a warning.
+        A file that cannot be removed stays, with a `CleanUpWarning`.
         """
         for stream in (self.stdout, self.stderr):
             stream.close()
