@@ -128,3 +128,13 @@ def test_a_resume_names_none_for_a_run_that_had_none(tally: CliRunner) -> None:
 
     assert code_of(refused) == 2
     assert "without a model for its sub-calls" in str(refused.exception)
+
+
+def test_a_dry_run_refuses_a_model_that_the_run_would_refuse(tally: CliRunner) -> None:
+    words = ("run", "what?", "-m", "scripted:root.jsonl", "--dry-run", "--sub-model")
+
+    assert code_of(asked(tally, *words, "scripted:sub.jsonl")) == 0
+    refused = asked(tally, *words, "scripted:nosuch.jsonl")
+
+    assert code_of(refused) == 2
+    assert "nosuch.jsonl" in str(refused.exception)

@@ -213,6 +213,9 @@ def run_command(
                 raise UsageError(
                     "--dry-run cannot estimate a run in a session; leave out --dry-run or --session"
                 )
+            if sub_model is not None:
+                # Refused as the run would refuse it. A first turn asks nothing of it.
+                opened_here.model_of(sub_model)
             estimate = estimate_run(
                 model,
                 question,
