@@ -866,6 +866,8 @@ class Session:
         from tallystick.runtime.calls.capability import Tools
         from tallystick.runtime.calls.functions import on_loop
 
+        # A recorded run has those of its record too, also where this client lacks them: they answer
+        # from the record, and refuse by name what is not on it.
         made: list[Capability] = [InputsCapability()]
         put = request is not None and bool(request.put_skills)
         if self._skills is not None or put or (recorded and recorded.skills):

@@ -316,6 +316,7 @@ def _table(text: str) -> Shape | None:
         records = [[cell.strip() for cell in record] for record in reader if record]
     except csv.Error:
         return None
+    # Under one row, a heading could as well be a first sentence with commas.
     if len(records) < 3 or not _is_header(records[0]):
         return None
     header, body = records[0], records[1:]

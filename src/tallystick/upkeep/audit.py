@@ -358,6 +358,7 @@ class Audit:
             if any(a is not None and b is not None and a <= seq <= b for a, b in spans)
         }
         unnoted = [seq for seq in seen.erased if seq not in noted]
+        # A prune records how many bodies it removed, not which: so many before it are excused.
         allowed = sum(record.removed for _, record in seen.pruned)
         end = max((seq for seq, _ in seen.pruned), default=-1)
         loose = []
@@ -370,6 +371,8 @@ class Audit:
             return []
         latest = latest_custody(acts)
         covered = latest is not None and latest.kind != "known"
+        # Older versions pruned without an act, and a copy took the gaps along: nobody can tell
+        # those from bodies that somebody removed, so this is said and is no fault.
         if not covered and not seen.pruned and seen.looks_pruned():
             bodies = "1 body is" if len(loose) == 1 else f"{len(loose):,} bodies are"
             notes.append(

@@ -350,9 +350,11 @@ def script_of(name: str, words: Sequence[Word]) -> Word | None:
     """
     if name in _SHELLS:
         for place, word in enumerate(words):
+            # An option that only a shell can know ends the search: what follows may be a file.
             options = word.literal or ""
             if not options.startswith("-") or options.startswith("--"):
                 return None
+            # Letters may stand together, as in `-ec`.
             if "c" in options:
                 return words[place + 1] if place + 1 < len(words) else None
         return None

@@ -61,6 +61,7 @@ def export_command(
         tally export last run.tally
         tally export last - --format trajectory --redact
     """
+    # Events cannot be imported again: to move a run into them would lose it.
     if kind == "trajectory" and move:
         raise UsageError("--move needs the whole run; leave out --format trajectory")
     if kind != "trajectory" and (redact or full):

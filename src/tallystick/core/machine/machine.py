@@ -284,6 +284,7 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
     event, learned, whole, lasts = split_instructions(state, event)
     state = native.note_names_made(after_program(state), event)
     failed = event.failure is not None
+    # A reply of which every part failed or repeated leaves the prompt: small models copy it.
     state = msgspec.structs.replace(
         _add_charge(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
         phase=Phase.ASKING,

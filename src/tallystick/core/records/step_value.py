@@ -178,10 +178,12 @@ class _ArgumentReader:
         self._count(1, 0)
         if depth > _DEPTH_MAX:
             raise _Unfit
+        # The exact type: a subclass may hold more than the value that it compares equal to.
         match value:
             case None | bool():
                 return value
             case int() if type(value) is int:
+                # Beyond 64 bits a reader of the record could not hold it as a number.
                 return value if -_INT_MAX <= value < _INT_MAX else ["int", hex(value)]
             case float() if type(value) is float and math.isfinite(value):
                 return value

@@ -347,6 +347,7 @@ def _compare_turns(number: int, one: Outline, other: Outline, *, already: bool) 
         attempts=Pair(a.attempts, b.attempts),
         reply=reply,
         failed=Pair(*(each.failed if each.replied is None else None for each in (a, b))),
+        # A program is part of its reply: where it is shown, the reply would show it once more.
         diff=unified_diff(*replies) if reply != "same" and "program" not in differs else (),
         programs=programs,
         host_calls=host_calls,
@@ -385,6 +386,7 @@ def _compare_prompts(
         for name in ("tokens_out_max", "temperature")
         if getattr(a.asked, name) != getattr(b.asked, name)
     ]
+    # After a compaction a prompt begins anew: its parts do not stand beside those of one that grew.
     alike = (a.first.base is None) == (b.first.base is None) and a.first.kept == b.first.kept
     ours, theirs = _new_parts(one, a.first), _new_parts(other, b.first)
     unread = []

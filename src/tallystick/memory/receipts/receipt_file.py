@@ -351,6 +351,7 @@ def verify_with_memory(
     entry = _entry_with(memory, receipt, seq)
     if isinstance(file, ReceiptFile) and entry.hash != file.hash:
         raise NotOnLog(id=id, why=f"the log up to entry {seq:,} is another than it was made under")
+    # A key speaks for the entry itself; a head only for the log up to it.
     if key is None and head is not None and head.count < seq:
         why = f"it is entry {seq:,}, and the head given has {head.count:,}; ask for a later one"
         raise NotOnLog(id=id, why=why)

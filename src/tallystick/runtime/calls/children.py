@@ -551,6 +551,7 @@ def _context(given: object, item: int) -> Context:
     texts = [held] if isinstance(held, str) else [] if held is None else list(held.values())
     if len(texts) > _CONTEXT_TEXTS_MAX:
         raise UsageError(f"context {item}: {len(texts):,} texts; at most {_CONTEXT_TEXTS_MAX:,}")
+    # UTF-8 refuses half of a surrogate pair, which a program may hand over.
     size = sum(len(each.encode("utf-8", "surrogatepass")) for each in texts)
     if size > _CONTEXT_BYTES_MAX:
         raise UsageError(f"context {item}: {size:,} bytes; at most {_CONTEXT_BYTES_MAX:,}")

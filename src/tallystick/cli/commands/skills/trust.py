@@ -152,6 +152,7 @@ def trust_command(
     skills = _skills_to_trust(found, names, everything=everything)
     if everything and not skills:
         click.echo("nothing to trust", err=True)
+    # Read once, before the question: what is trusted are the bytes that were listed.
     bundles = {skill.id: bundle_of(skill.folder) for skill in skills}
     if not as_json:
         for skill in skills:
