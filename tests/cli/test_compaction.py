@@ -24,7 +24,7 @@ def test_the_bound_is_set_and_inspect_shows_what_it_did(tmp_path: Path) -> None:
     shown = tally("inspect", "last", "--records").stdout
 
     assert (done.returncode, done.stdout) == (0, "0 xx\n")
-    assert re.search(r"^turn \d +compacted  turns: \d in short$", shown, re.MULTILINE)
+    assert re.search(r"^[\d:.]+  turn \d +compacted  turns: \d in short$", shown, re.MULTILINE)
     assert tally("replay", "last").returncode == 0
     wrong = tally(*words, TALLYSTICK_COMPACT_AT="-1")
     assert wrong.returncode == 2

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from tests.ledger.builders import EMPTY, OTHER, RUN, draft, drafts, filled
 
 from tallystick.core.chain import Draft, Header, Sealed, check_entry, seal
 from tallystick.core.errors import RunNotFound
+from tallystick.core.json_text import canonical
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
@@ -109,10 +111,21 @@ GOOD = sealed(draft(0))
 HEADER = msgspec.json.decode(GOOD.header, type=Header)
 
 
+def with_header(**changes: Any) -> bytes:
+    return canonical(msgspec.structs.replace(HEADER, **changes))
+
+
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (rehashed(GOOD, GOOD.header.replace(b'"v":1', b'"v":2')), "format 2; this version reads 1"),
+        (
+            rehashed(GOOD, GOOD.header.replace(b'"v":1', b'"v":3')),
+            "format 3; this version reads 1 and 2",
+        ),
+        (rehashed(GOOD, GOOD.header.replace(b'"v":1', b'"v":2')), "format 2 and no time"),
+        (rehashed(GOOD, with_header(at=5)), "format 1 and a time"),
+        (rehashed(GOOD, with_header(v=2, at=-1)), "a time that no calendar has"),
+        (rehashed(GOOD, with_header(v=2, at=10**15)), "a time that no calendar has"),
         (rehashed(GOOD, GOOD.header.replace(b'"seq":0', b'"seq":1')), "has place 1"),
         (rehashed(GOOD, GOOD.header + b" "), "not in canonical form"),
         (rehashed(GOOD, GOOD.header.replace(b"{", b'{"a":1,', 1)), "not in canonical form"),

@@ -13,7 +13,14 @@ import msgspec
 
 from tallystick.core.ids import is_ulid
 from tallystick.core.json_text import canonical
-from tallystick.core.records import RunForked, decode_record, intent_of, tag_of
+from tallystick.core.records import (
+    Record,
+    RunForked,
+    decode_record,
+    encode_record,
+    intent_of,
+    tag_of,
+)
 
 # Building a chain.
 #
@@ -21,15 +28,24 @@ from tallystick.core.records import RunForked, decode_record, intent_of, tag_of
 # body and salt are stored apart, so they can be removed and the chain still holds. The salt keeps a
 # removed body from being guessed by its hash. The first entry of a run binds 32 zero bytes, or in a
 # fork the head of its parent.
+#
+# A header of format 2 says when. Those of format 1 are read for ever, and one chain may have both:
+# a run that an older version began is resumed by a newer one.
 
 
-FORMAT = 1
+FORMAT_TIMELESS = 1
+FORMAT = 2
 GENESIS = bytes(32)
 SALT_BYTES = 16
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of an entry that the chain binds."""
+    """The part of an entry that the chain binds.
+
+    `at` is the time when the entry was appended, in milliseconds since 1970 by the clock of the
+    machine. A clock can be set back, so it may be earlier than that of the entry before. Headers of
+    format 1 have none.
+    """
 
     v: int
     run: str
@@ -37,6 +53,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     intent: int | None
     body_sha256: str
+    at: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +69,20 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that has no position yet: its tag, the intent it belongs to, its body as bytes."""
+    """An entry that has no position yet: its tag, the intent it belongs to, its body as bytes.
+
+    `at` is its time in milliseconds since 1970; None if nobody knows it, as of an imported log.
+    """
 
     tag: str
     intent: int | None
     body: bytes
+    at: int | None = None
+
+
+def draft_of(record: Record, *, at: int | None = None) -> Draft:
+    """Return a record as an entry that was appended at a time, in milliseconds since 1970."""
+    return Draft(tag=tag_of(record), intent=intent_of(record), body=encode_record(record), at=at)
 
 
 class Sealed(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +106,13 @@ def seal(draft: Draft, *, run: str, head: Head, salt: bytes) -> tuple[Sealed, He
     """
     header = canonical(
         Header(
-            v=FORMAT,
+            v=FORMAT_TIMELESS if draft.at is None else FORMAT,
             run=run,
             seq=head.count,
             tag=draft.tag,
             intent=draft.intent,
             body_sha256=body_hash(salt, draft.body),
+            at=msgspec.UNSET if draft.at is None else draft.at,
         )
     )
     entry_hash = hashlib.sha256(bytes.fromhex(head.hash) + header).hexdigest()
@@ -105,6 +132,8 @@ FORKED = "run.forked"
 _decode_header = msgspec.json.Decoder(Header).decode
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _COUNT_MAX = (1 << 53) - 1
+# The last millisecond of the year 9999, which every calendar can show.
+_AT_MAX = 253_402_300_799_999
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -176,8 +205,15 @@ def read_header(data: bytes, *, run: str, seq: int) -> Header | str:
         header = _decode_header(data)
     except _UNREADABLE:
         return "its header cannot be read"
-    if header.v != FORMAT:
-        return f"its header has format {header.v}; this version reads {FORMAT}"
+    if header.v not in (FORMAT_TIMELESS, FORMAT):
+        return (
+            f"its header has format {header.v}; this version reads {FORMAT_TIMELESS} and {FORMAT}"
+        )
+    timed = isinstance(header.at, int)
+    if timed != (header.v == FORMAT):
+        return f"its header has format {header.v} and {'a' if timed else 'no'} time"
+    if isinstance(header.at, int) and not 0 <= header.at <= _AT_MAX:
+        return "its header has a time that no calendar has"
     if header.run != run:
         return "its header names another run"
     if header.seq != seq:
@@ -186,6 +222,18 @@ def read_header(data: bytes, *, run: str, seq: int) -> Header | str:
     if canonical(header) != data:
         return "its header is not in canonical form"
     return header
+
+
+def time_of(entry: Sealed) -> int | None:
+    """Return when an entry was appended, in milliseconds since 1970.
+
+    None if its header is of format 1 or cannot be read. Nothing is checked: `check_entry` does.
+    """
+    try:
+        at = _decode_header(entry.header).at
+    except _UNREADABLE:
+        return None
+    return at if isinstance(at, int) else None
 
 
 def link(previous: str, header: bytes) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.attachments.port import Transaction
-from tallystick.core.chain import Draft, Head
-from tallystick.core.records import Record, encode_record, intent_of, tag_of
+from tallystick.core.chain import Draft, Head, draft_of
+from tallystick.core.records import Record
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
 
@@ -19,10 +19,7 @@ def append_records(ledger: Ledger, run: str, records: Sequence[Record]) -> None:
     The run is claimed, and stays so. Raise what `claim` does, as `RunExists` or `InvalidName`.
     """
     fence = ledger.claim(run, create=True)
-    drafts = [
-        Draft(tag=tag_of(each), intent=intent_of(each), body=encode_record(each))
-        for each in records
-    ]
+    drafts = [draft_of(each) for each in records]
     ledger.append(run, drafts, expected=Head.of_nothing(), fence=fence, forced=False)
 
 

@@ -25,7 +25,7 @@ from tallystick.attachments.collect import reclaim_forgotten
 from tallystick.attachments.port import AttachmentError, Transaction
 from tallystick.attachments.session import snapshots_holder as snapshots_of
 from tallystick.attachments.sqlite import SqliteAttachments
-from tallystick.core.chain import Draft, Head, Header, Root, Sealed, check_entry, root_of
+from tallystick.core.chain import Head, Header, Root, Sealed, check_entry, draft_of, root_of
 from tallystick.core.errors import (
     InvalidLimit,
     LedgerConflict,
@@ -47,8 +47,6 @@ from tallystick.core.records import (
     StepLeft,
     StepReceipt,
     decode_record,
-    encode_record,
-    intent_of,
     tag_of,
 )
 from tallystick.core.views.open_calls import open_calls
@@ -515,7 +513,7 @@ class Pruner:
         )
         self._ledger.append(
             plan.run,
-            [_draft(each) for each in records],
+            [draft_of(each, at=self._clock()) for each in records],
             expected=plan.head,
             fence=self._ledger.claim(plan.run, create=False),
             forced=True,
@@ -589,7 +587,3 @@ class Pruner:
         except LedgerError as error:
             return f"the ledger's file keeps its size for now: {error}"
         return None
-
-
-def _draft(record: Record) -> Draft:
-    return Draft(tag=tag_of(record), intent=intent_of(record), body=encode_record(record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -52,7 +53,13 @@ from tallystick.core.views.difference import (
 from tallystick.core.views.outline import End, RunAct, Spend
 from tallystick.core.views.receipt import Tally, harn_step_fields, holds_steps, step_lines
 from tallystick.ledger.port import Ledger
-from tallystick.runtime.runs.history import NOT_BEGUN, records_of, resolve_run, whole_records
+from tallystick.runtime.runs.history import (
+    NOT_BEGUN,
+    records_of,
+    resolve_run,
+    timed_records,
+    whole_records,
+)
 from tallystick.runtime.runs.tree import Node, tree_of
 from tallystick.settings.paths import ledger_path
 from tallystick.stores import open_stores
@@ -66,6 +73,8 @@ _DEPTH_SHOWN = 12
 _OUTPUT_LINES_MAX = 20
 _NAME_CELLS = 36
 _WIDTH = 94
+# A record, and when it was appended: milliseconds since 1970, or None.
+_Timed = tuple[int | None, Record]
 
 
 @click.command("inspect")
@@ -97,17 +106,18 @@ def inspect_command(
         for line in tree_lines(root, whole=whole, width=stdout_columns()):
             click.echo(line)
         return 0
-    records = list(records_of(ledger, found))
+    timed = list(timed_records(ledger, found))
+    records = [record for _, record in timed]
     if as_json:
         bodies = [msgspec.Raw(encode_record(record)) for record in records]
-        echo_json({"run": found, "records": bodies})
+        echo_json({"run": found, "records": bodies, "times": [at for at, _ in timed]})
         return 0
     if not records:
         click.echo(f"run {found} {NOT_BEGUN}", err=True)
         return 0
     # A chain of steps has no turns, so show a line for each of its records.
     in_blocks = not as_records and isinstance(records[0], RunStarted)
-    for line in turn_lines(records, full=programs) if in_blocks else _lines(records, programs):
+    for line in turn_lines(timed, full=programs) if in_blocks else _lines(timed, programs):
         # Indented lines are programs and their output, which keep their line breaks.
         if line.startswith("    "):
             click.echo(line)
@@ -116,17 +126,43 @@ def inspect_command(
     return 0
 
 
-def _lines(records: Sequence[Record], full: bool) -> Iterator[str]:
-    """Write every record as a line; with `full`, with the text of replies and output below it."""
-    for record in records:
-        yield from transcript_lines(record)
+def _lines(timed: Sequence[_Timed], full: bool) -> Iterator[str]:
+    """Write every record as a line; with `full`, with the text of replies and output below it.
+
+    A line begins with the time of the record in UTC, if the ledger has one.
+    """
+    clock = _Clock()
+    for at, record in timed:
+        yield from clock.note(at)
+        mark = "" if at is None else f"{_time_of_day(at)}  "
+        yield from (f"{mark}{line}" for line in transcript_lines(record))
         if full and isinstance(record, ModelReplied):
             yield _quote(record.text)
         if full and isinstance(record, ProgramFinished):
             yield _quote("\n".join(_output_lines(record)))
 
 
-def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
+class _Clock:
+    """Compares the times of entries: a clock that was set back is shown, and not hidden."""
+
+    def __init__(self) -> None:
+        self._latest: int | None = None
+
+    def note(self, at: int | None) -> list[str]:
+        """Note the time of the next entry. Return a line if it is before that of the last one."""
+        before, self._latest = self._latest, self._latest if at is None else at
+        if before is None or at is None or at >= before:
+            return []
+        return [f"clock     went back by {(before - at) / 1000:,.3f} s before the next entry"]
+
+
+def _time_of_day(at: int) -> str:
+    """Return a time in UTC, without its day, to the millisecond."""
+    moment = datetime.datetime.fromtimestamp(at / 1000, datetime.UTC)
+    return f"{moment:%H:%M:%S}.{at % 1000:03d}"
+
+
+def turn_lines(timed: Sequence[_Timed], *, full: bool) -> Iterator[str]:
     """Write a run as blocks, one for each turn: its cost, its programs and their output.
 
     Other records of the turn have a line where they happened. Without `full`, replies are not
@@ -134,7 +170,9 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
     """
     sources: list[str] = []
     bounded = False
-    for record in records:
+    clock = _Clock()
+    for at, record in timed:
+        yield from clock.note(at)
         match record:
             case ReceiptIssued():
                 bounded = holds_reservations(record.receipt)
@@ -144,7 +182,7 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                 yield from (line for line in transcript_lines(record) if " asked " not in line)
             case ModelReplied():
                 yield ""
-                yield _turn_head(record)
+                yield _turn_head(record, at)
                 reply = parse_reply(record.text, cut=record.cut)
                 sources = [as_program(each) if is_program(each) else "" for each in reply.commands]
                 if full or not any(sources):
@@ -169,14 +207,15 @@ def turn_lines(records: Sequence[Record], *, full: bool) -> Iterator[str]:
                 yield from transcript_lines(record)
 
 
-def _turn_head(record: ModelReplied) -> str:
+def _turn_head(record: ModelReplied, at: int | None) -> str:
     charge = charge_of(record)
     # Without a report of the provider, the tokens are an estimate, or those reserved for the call.
     reserved = record.settled is not None and record.settled.figures == "reserved"
     whence = " (reserved)" if reserved else "" if record.usage.reported else " (estimated)"
     tokens = f"{charge.tokens_in:,} tokens in, {charge.tokens_out:,} out{whence}"
     cost = "price unknown" if charge.usd is None else shown_usd(charge.usd)
-    return f"turn {record.turn:<4} {tokens}   {cost}   {record.wall_ms / 1000:,.1f} s"
+    when = "" if at is None else f"   at {_time_of_day(at)}"
+    return f"turn {record.turn:<4} {tokens}   {cost}   {record.wall_ms / 1000:,.1f} s{when}"
 
 
 def _output_lines(record: ProgramFinished) -> list[str]:

@@ -15,9 +15,10 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from tallystick.core.chain import Draft, Head
-from tallystick.core.records import Record, encode_record, intent_of, tag_of
+from tallystick.core.chain import Draft, Head, draft_of
+from tallystick.core.records import Record
 from tallystick.ledger.port import Also, Ledger
+from tallystick.storage.clock import now_ms
 
 # Bounds the memory for a program with very many host calls, at a transaction for so many records.
 _HELD_MAX = 256
@@ -116,7 +117,9 @@ class LedgerWriter:
             return PendingWrite(self._submit(forced=forced))
 
     def _hold(self, records: Sequence[Record]) -> None:
-        self._held.extend(map(_draft, records))
+        # The time at which it happened: a record that waits for the next write is no later for it.
+        at = now_ms()
+        self._held.extend(draft_of(record, at=at) for record in records)
         if self._committed is not None:
             self._untold.extend(records)
 
@@ -168,7 +171,3 @@ def _after_telling(
 
     written.add_done_callback(tell)
     return told
-
-
-def _draft(record: Record) -> Draft:
-    return Draft(tag=tag_of(record), intent=intent_of(record), body=encode_record(record))

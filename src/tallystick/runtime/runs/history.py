@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tallystick.core.chain import Sealed
+from tallystick.core.chain import Sealed, time_of
 from tallystick.core.charge import Charge
 from tallystick.core.errors import (
     LedgerCorrupt,
@@ -67,6 +67,17 @@ def records_of(ledger: Ledger, run: str) -> Iterator[Record]:
     for seq, sealed in enumerate(ledger.read(run)):
         if sealed.body is not None:
             yield _record_of(sealed.body, run, seq)
+
+
+def timed_records(ledger: Ledger, run: str) -> Iterator[tuple[int | None, Record]]:
+    """Yield the records of a run as `records_of` does, each with the time when it was appended.
+
+    A time is in milliseconds since 1970, by the clock of the machine that wrote it. It is None for
+    an entry of an older version, and for the entries of an imported log.
+    """
+    for seq, sealed in enumerate(ledger.read(run)):
+        if sealed.body is not None:
+            yield time_of(sealed), _record_of(sealed.body, run, seq)
 
 
 def whole_records(ledger: Ledger, run: str) -> list[Record]:

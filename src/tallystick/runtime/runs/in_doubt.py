@@ -20,7 +20,7 @@ import msgspec
 
 from tallystick.core.budget.amount import ReservationClosed
 from tallystick.core.budget.billing import AttemptCancelled, settlement
-from tallystick.core.chain import Draft, Sealed, read_header
+from tallystick.core.chain import Sealed, draft_of, read_header
 from tallystick.core.charge import Charge, Reserved, Settled
 from tallystick.core.errors import LedgerError, RecordUnreadable, RunNotFound, UsageError
 from tallystick.core.history import History
@@ -37,9 +37,6 @@ from tallystick.core.records import (
     RunResumed,
     RunStarted,
     decode_record,
-    encode_record,
-    intent_of,
-    tag_of,
 )
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.core.views.open_calls import OpenIntent, left_calls, open_calls, open_intents
@@ -300,10 +297,7 @@ def _write(ledger: Ledger, row: RunRow, plan: _Plan, *, at: int) -> None:
             events.append(_outcome(call, charge=plan.charge))
     ledger.append(
         row.run,
-        [
-            Draft(tag=tag_of(each), intent=intent_of(each), body=encode_record(each))
-            for each in events
-        ],
+        [draft_of(each, at=at) for each in events],
         expected=row.head,
         fence=fence,
         forced=True,
