@@ -156,25 +156,35 @@ class LoopThread:
 
 
 def models_for_programs(
-    own: Model, others: Mapping[str, Model], sub: Callable[[], Model] | None = None
+    own: Model,
+    others: Mapping[str, Model],
+    sub: Callable[[], Model] | None = None,
+    full_name: Callable[[str], str] = str,
 ) -> FindModel:
     """Return the function that finds the models for programs.
 
     A call without a name asks `sub`, which is opened when it is first needed, or else the run's
-    own model. By name, the run's own, `others` and `sub` are tried in this order. It raises
-    `UsageError` for any other name. `sub` may be opened to learn its name, and its errors are
-    raised.
+    own model. By name, the run's own, `others` and `sub` are tried in this order, first by the name
+    as it is given and then by its `full_name`, which an alias stands for. It raises `UsageError`
+    for any other name. `sub` may be opened to learn its name, and its errors are raised.
     """
 
-    def find(name: str | None) -> Model:
-        if name is None:
-            return own if sub is None else sub()
+    def find_known(name: str) -> Model | None:
         if name == own.name:
             return own
         if name in others:
             return others[name]
-        if sub is not None and name == sub().name:
+        recorded = next((each for each in others.values() if each.name == name), None)
+        if recorded is None and sub is not None and name == sub().name:
             return sub()
+        return recorded
+
+    def find(name: str | None) -> Model:
+        if name is None:
+            return own if sub is None else sub()
+        found = find_known(name) or find_known(full_name(name))
+        if found is not None:
+            return found
         known = ", ".join([own.name, *([] if sub is None else [sub().name]), *others])
         raise UsageError(f"model {name[:80]!r} is not for programs; known are: {known}")
 
@@ -784,6 +794,12 @@ class Session:
         self._owned.append(opened)
         return opened
 
+    def _full_name(self, name: str) -> str:
+        """Return the name that a run records for a model, by the aliases of the settings."""
+        from tallystick.settings.models import recorded_name
+
+        return recorded_name(name, self._client_settings.settings)
+
     def _configure_scopes(self) -> None:
         """Set the total and the prices of the scopes that pay for runs."""
         chosen = self._client_settings
@@ -847,7 +863,7 @@ class Session:
             capabilities=self._capabilities_of(caller, request=request, recorded=recorded),
             model=self._model_of,
             recorded_model=lambda name: self._recorded_model(name, sub),
-            models=lambda own: models_for_programs(own, self._models, sub),
+            models=lambda own: models_for_programs(own, self._models, sub, self._full_name),
             sub_model=sub,
             backends=self._backends,
             run_attachments=self._run_attachments,

@@ -113,6 +113,8 @@ class History:
         self._by_type: dict[type, list[Record]] = {}
         # The model calls and children of each program, in the order they were written.
         self._inside: dict[int, list[QueryRecord]] = {}
+        # The same by the host call that made them.
+        self._inside_call: dict[int, list[QueryRecord]] = {}
         self._ended_at: dict[int, int] = {}
         self._continued_at = -1
         # The records of model calls and children do not all name their program. They are written
@@ -133,6 +135,7 @@ class History:
                     self._ended_at[record.intent] = place
                 case _ if isinstance(record, QueryRecord):
                     self._inside.setdefault(program, []).append(record)
+                    self._inside_call.setdefault(record.intent, []).append(record)
                 case _:
                     pass
         if resumed:
@@ -200,6 +203,10 @@ class History:
         `program` is its intent. 0 has those before the first program.
         """
         return self._inside.get(program, ())
+
+    def inside_call(self, intent: int) -> Sequence[QueryRecord]:
+        """Return the records of the model calls and children that one host call made, in order."""
+        return self._inside_call.get(intent, ())
 
     @cached_property
     def open(self) -> Sequence[OpenCall]:

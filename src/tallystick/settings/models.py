@@ -59,6 +59,21 @@ def open_model(
             assert_never(found.kind)
 
 
+def recorded_name(name: str, settings: Settings) -> str:
+    """Return the name that runs record for a model: what an alias or a short name stands for.
+
+    A name that means no model here is returned as it is. Nothing is opened.
+    """
+    try:
+        found = resolve_model(name, aliases=settings.aliases, providers=settings.providers)
+    except UsageError:
+        return name
+    if isinstance(found, ProviderModel):
+        return f"{found.provider.name}:{found.model}"
+    rest = Path(found.rest).name if found.kind == "gguf" else found.rest
+    return f"{found.kind}:{rest}"
+
+
 def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
     """Return the endpoint of a provider's model, with its key.
 

@@ -8,23 +8,27 @@ Rule 3: nothing outside a skill's folder is read, and nothing of the process env
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from tallystick.core.errors import TallystickError, UsageError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import cut
 from tallystick.core.machine.state import SHOWN_CHARS_MAX
-from tallystick.core.records import SkillLoaded, SkillUsed
+from tallystick.core.records import SkillLoaded, SkillModel, SkillUsed
+from tallystick.core.resume_errors import ResumeRefused
+from tallystick.runtime.calls.children import Children
 from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction
+from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX
 from tallystick.skills.errors import SkillArguments, SkillFailed
 from tallystick.skills.format.manifest import Card
 from tallystick.skills.layers import Registry, Skill
 from tallystick.skills.match import search
-from tallystick.skills.scripts import Job, ScriptResult, Scripts
+from tallystick.skills.scripts import Job, ScriptResult, Scripts, text_files
 from tallystick.skills.skills import Skills, check_invocable, fill_in, plain_path
 
 NO_SKILLS = Skills(registry=Registry())
@@ -37,12 +41,22 @@ class SkillCalls:
     """The `skills.*` functions of one run.
 
     `put` are the ids of skills that the user has put into the prompt: programs may use them even if
-    models may not load them.
+    models may not load them. `find_model` finds the models that programs may ask, and `children`
+    starts the child runs that follow a skill.
     """
 
     def __init__(
-        self, skills: Skills, *, session_id: str, scripts: Scripts, put: Collection[str] = ()
+        self,
+        skills: Skills,
+        *,
+        session_id: str,
+        scripts: Scripts,
+        find_model: FindModel,
+        children: Children,
+        put: Collection[str] = (),
     ) -> None:
+        self._find_model = find_model
+        self._children = children
         self._skills = skills
         self._put = frozenset(put)
         self._session_id = session_id
@@ -57,7 +71,7 @@ class SkillCalls:
         scripted: FunctionPolicy = "effect" if self._scripts.has_effects else "read"
         made: list[tuple[str, Callable[..., Any], bool, FunctionPolicy]] = [
             ("skills.search", self.search, True, "read"),
-            ("skills.load", self.load, True, "read"),
+            ("skills.load", self.load, False, "read"),
             ("skills.read", self.read, True, "read"),
             ("skills.run", self.run, False, scripted),
             ("skills.call", self.call, False, scripted),
@@ -94,31 +108,74 @@ class SkillCalls:
         found = search(tuple(cards.values()), query, k=k)
         return [_search_result(cards[each.id]) for each in found]
 
-    def load(self, call: Call, name: str, *args: object) -> str:
+    async def load(self, call: Call, name: str, *args: object) -> str:
         """The instructions of a skill; `args` are put in where they ask for them.
 
+        Some skills are followed by a run of their own: then its answer is returned instead.
         Example: print(skills.load("invoice-check"))
         """  # noqa: D401 (read by models)
-        skill = self._find(name)
-        card = skill.card
         arguments = [each if isinstance(each, str) else str(each) for each in args]
-        body, sha256 = self._skills.instructions(skill)
+        try:
+            skill = self._find(name)
+            body, sha256 = self._skills.instructions(skill)
+        except TallystickError as error:
+            self._check_not_begun(call, error)
+            raise
+        card = skill.card
         text = fill_in(self._skills, card.id, body, arguments, session=self._session_id)
+        is_fork = skill.manifest.is_fork and self._children.may_begin(call)
         # A long answer is stored apart from its record. The prompt is made from records alone, so
         # the note then has the beginning of the text that the model is shown.
         is_long = len(text.encode("utf-8", "surrogatepass")) >= INLINE_BYTES_MAX
-        call.notes.append(
-            SkillLoaded(
-                id=card.id,
-                source=card.source,
-                sha256=sha256,
-                token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
-                allowed_tools=card.allowed_tools,
-                told=cut(text, SHOWN_CHARS_MAX) if is_long else "",
-                files=self._skills.files(skill),
-            )
+        loaded = SkillLoaded(
+            id=card.id,
+            source=card.source,
+            sha256=sha256,
+            token_estimate=-(-len(text) // _CHARS_PER_TOKEN),
+            allowed_tools=card.allowed_tools,
+            told=cut(text, SHOWN_CHARS_MAX) if is_long and not is_fork else "",
+            files=self._skills.files(skill),
+            model=recorded_model_name(skill.manifest.own_model, self._find_model),
+            fork=is_fork,
         )
-        return text
+        call.notes.append(loaded)
+        if not is_fork:
+            return text
+        if arguments and text == fill_in(self._skills, card.id, body, (), session=self._session_id):
+            # The child sees nothing else of the call, so what has no place in the text follows it.
+            text = f"{text}\n\nArguments: {' '.join(arguments)}"
+        return await self._follow(call, skill, loaded, text, arguments)
+
+    async def _follow(
+        self, call: Call, skill: Skill, loaded: SkillLoaded, text: str, arguments: Sequence[str]
+    ) -> str:
+        """Have a child run follow instructions, and return its answer.
+
+        It is allowed what this skill allows, and no more than the program. It reads the text files
+        that a model would be shown of the skill. Raise as `Children.follow` does.
+        """
+        files = text_files(self._skills, skill)
+        own = () if loaded.allowed_tools is None else (loaded.allowed_tools,)
+        model = call.scope.skill_model
+        if loaded.model:
+            model = SkillModel(name=loaded.model, skill=loaded.id)
+        return await self._children.follow(
+            call,
+            text,
+            context={path: files[path] for path in loaded.files if path in files} or None,
+            tools=(*call.scope.tools, *own),
+            model=model,
+            # Not the text: its file may change until a child that was cut off is resumed.
+            identity=["skill", loaded.id, list(arguments)],
+        )
+
+    def _check_not_begun(self, call: Call, error: TallystickError) -> None:
+        """Raise `ResumeRefused` if this call has a child run, which only its skill can continue."""
+        if self._children.has_begun(call):
+            raise ResumeRefused(
+                run=call.scope.run,
+                why=f"waits for a run that follows a skill: {error}; resume it where that skill is",
+            ) from error
 
     def read(self, call: Call, name: str, path: str) -> str | bytes:
         """A file in a skill's folder: text, or bytes where it is none. At most 4 MB.
@@ -213,8 +270,23 @@ def _search_result(card: Card) -> dict[str, str]:
     It includes the call that loads the skill, because a weak model would not think of it.
     """
     when = {"when": card.when_to_use} if card.when_to_use else {}
+    arguments = {"arguments": card.argument_hint} if card.argument_hint else {}
     load = f"print(skills.load({card.id!r}))"
-    return {"id": card.id, "description": card.description, **when, "load": load}
+    return {"id": card.id, "description": card.description, **when, **arguments, "load": load}
+
+
+def recorded_model_name(named: str, find_model: FindModel) -> str:
+    """Return the name by which a skill's model is recorded, "" if it names none.
+
+    A model that the run may not ask keeps the name that the skill gives it: a call that would ask
+    it is refused, and says so.
+    """
+    if not named:
+        return ""
+    try:
+        return find_model(named).name
+    except UsageError:
+        return named
 
 
 def _text(value: object, what: str) -> str:

@@ -44,7 +44,8 @@ class SkillsCapability(CapabilityBase):
         Match the skills with the goal, fit the catalog, and load what the user puts into the
         prompt. The cards are kept as an attachment of the run. Raise `UsageError` if this client
         has no skills. Raise `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error
-        of `make_skills_given`, if a skill for the prompt cannot be loaded.
+        of `make_skills_given`, if a skill for the prompt cannot be loaded, or names a model that
+        the run may not ask.
         """
         if self._skills is None:
             put = asked.put_skills[0][:80] if asked.put_skills else ""
@@ -59,6 +60,7 @@ class SkillsCapability(CapabilityBase):
             files=[each.name for each in asked.inputs],
             run_attachments=run_attachments,
             session=asked.session_id,
+            find_model=asked.find_model,
         )
         return {"skills": given}
 
@@ -112,6 +114,8 @@ class _SkillsOfRun(RunCapability):
                     clock_ns=started.clock_ns,
                     spend=services.door.run_scopes.spend,
                 ),
+                find_model=services.find_model,
+                children=services.children,
                 put=[each.id for each in given.put],
             )
 

@@ -8,7 +8,8 @@ One function makes both, so they cannot disagree. Rules:
 3. A card that does not fit whole is shown short, then by name. Only names that do not fit are left
    out. How many were left out is always said, with the way to reach them.
 4. A skill that models may not load is not in the text and takes no room.
-5. A card is one line, or two with its `when:`. Whatever its texts hold, it cannot begin a line.
+5. A card is one line, and one more for each of `when:` and `arguments:`. Whatever its texts hold,
+   it cannot begin a line.
 
 The room is distributed as follows. A name for every card comes first, in order: however long a card
 is, those after it lose no more room than its name takes. The rest makes cards longer. First, up to
@@ -182,10 +183,13 @@ def card_forms(card: Card) -> tuple[tuple[Form, str], ...]:
     full = f"{name}: {text}" if text else name
     if when:
         full = f"{full}\n  when: {when}"
+    if card.argument_hint:
+        full = f"{full}\n  arguments: {without_marks(flat(card.argument_hint))}"
     if len(full) == len(name):
         return (("full", name),)
-    short = f"{name}: {short_text(brief or text or when)}"
-    if len(short) < len(full):
+    words = brief or text or when
+    short = f"{name}: {short_text(words)}"
+    if words and len(short) < len(full):
         return (("name", name), ("short", short), ("full", full))
     return (("name", name), ("full", full))
 

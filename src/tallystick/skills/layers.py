@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from tallystick.skills.errors import SkillAmbiguous, SkillNotFound
 from tallystick.skills.format.folder import Folder, SkillFile, search_directory
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, one_line_text, split
@@ -64,6 +66,7 @@ class Skill:
             paths=manifest.paths,
             allowed_tools=manifest.allowed_tools,
             sha256=self.sha256,
+            argument_hint=one_line_text(manifest.argument_hint) or msgspec.UNSET,
         )
 
     def body(self) -> str:

@@ -172,7 +172,7 @@ class Scripts:
         if not job.path.endswith(".py"):
             why = "is no Python file; only those are run"
             raise SkillPathRefused(id=skill.id, path=job.path, why=why)
-        files = _text_files(skills, skill)
+        files = text_files(skills, skill)
         outcome = _Outcome()
         tools = self._tools(skill, call)
         own = [
@@ -332,7 +332,7 @@ async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
         return await reply
 
 
-def _text_files(skills: Skills, skill: Skill) -> dict[str, str]:
+def text_files(skills: Skills, skill: Skill) -> dict[str, str]:
     """Return the text files of a skill by path: of the first 500, those that fit into 4 MB.
 
     One that cannot be read is passed over. Raise the errors of `Folder.files`.

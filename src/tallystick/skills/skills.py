@@ -25,6 +25,7 @@ from tallystick.core.records import (
     SkillMatch,
     SkillsGiven,
 )
+from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.skills.catalog import Catalog, Evidence, fit_catalog
 from tallystick.skills.errors import (
@@ -219,13 +220,15 @@ def make_skills_given(
     files: Sequence[str],
     run_attachments: RunAttachments,
     session: str,
+    find_model: FindModel | None = None,
 ) -> SkillsGiven:
     """Return what a new run records of its skills.
 
     Match the skills with the goal and with `files`, the names of its inputs; fit the catalog, and
     load the skills in `put`. The cards are kept and committed with the run's first records. Raise
     `SkillNotFound`, `SkillAmbiguous`, `SkillArguments`, or another error of `Skills.read`, if a
-    skill in `put` cannot be loaded. What the host of `skills` raises is not.
+    skill in `put` cannot be loaded. Raise `SkillArguments` too if one of them names a model that
+    `find_model` does not know. What the host of `skills` raises is not.
     """
     cards = skills.registry.cards()
     matching = match_skills(
@@ -236,7 +239,7 @@ def make_skills_given(
         host=skills.host,
         top_n=skills.top_n,
     )
-    loaded = tuple(_load_put(skills, each, session=session) for each in put)
+    loaded = tuple(_load_put(skills, each, session=session, find_model=find_model) for each in put)
     raw = canonical(cards)
     given = SkillsGiven(
         cards=run_attachments.keep(raw, media_type="application/json", label=CARDS_LABEL),
@@ -340,12 +343,14 @@ def root_text(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
+def _load_put(
+    skills: Skills, asked: str, *, session: str, find_model: FindModel | None
+) -> PutSkill:
     """Load a skill that the user names, with arguments after the name.
 
     The flag that models may not load it does not count. Raise `SkillArguments` if users may not
-    load it either, if its text is too long for a prompt, or as `words_of` does. The errors of
-    `Registry.find` and `Skills.read` are passed on.
+    load it either, if its text is too long for a prompt, if the run may not ask its model, or as
+    `words_of` does. The errors of `Registry.find` and `Skills.read` are passed on.
     """
     name, arguments = words_of(asked)
     skill = skills.registry.find(name)
@@ -369,7 +374,25 @@ def _load_put(skills: Skills, asked: str, *, session: str) -> PutSkill:
         disable_model_invocation=card.disable_model_invocation,
         allowed_tools=card.allowed_tools,
         files=skills.files(skill),
+        model=_model_of(skill, find_model),
     )
+
+
+def _model_of(skill: Skill, find_model: FindModel | None) -> str:
+    """Return the model that a skill names, by its name on record; "" if it names none.
+
+    Raise `SkillArguments` if the run may not ask it. Without `find_model` the name is not checked.
+    """
+    named = skill.manifest.own_model
+    if not named or find_model is None:
+        return named
+    try:
+        return find_model(named).name
+    except UsageError as error:
+        raise SkillArguments(
+            f"skill {skill.id!r}: {error}; add it with --sub-model (in Python: models=), or give "
+            f"one of these that name as an alias"
+        ) from error
 
 
 def _skill_match(match: Match) -> SkillMatch:

@@ -22,7 +22,7 @@ from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.records import Caller, ChildBegun, ChildEnded
 from tallystick.model.port import Model
 from tallystick.runtime.calls.children import Children, ChildRequest, ChildRunner, Parent
-from tallystick.runtime.calls.queries import Queries, QueryProblem
+from tallystick.runtime.calls.queries import AskedName, Queries, QueryProblem
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
@@ -104,7 +104,7 @@ class ScriptedRunner:
     def slots(self) -> ChildSlots:
         return self._slots
 
-    def check_model(self, parent: Parent, name: str | None) -> None: ...
+    def check_model(self, parent: Parent, asked: AskedName) -> None: ...
 
     def refusal(self, parent: Parent, request: ChildRequest) -> None: ...
 

@@ -26,6 +26,7 @@ from tallystick.core.records import (
     RunStarted,
     SkillLoaded,
     SkillMatched,
+    SkillModel,
     SkillsGiven,
     SkillUsed,
     skill_files_text,
@@ -78,7 +79,8 @@ class SkillState(msgspec.Struct, frozen=True, kw_only=True):
     `used` pairs the id of a skill with a use of it. `tools` are the functions that each loaded
     skill allows, `tools_next` those of skills that the current program loaded. `texts` are the
     instructions and files of those, and `found` is the first skill that the program found by a
-    search.
+    search. `model` is that of the last loaded skill that names one, for model calls which name
+    none; `model_next` is that of a skill which the current program loaded.
     """
 
     loaded: tuple[str, ...] = ()
@@ -87,6 +89,8 @@ class SkillState(msgspec.Struct, frozen=True, kw_only=True):
     tools_next: tuple[tuple[str, ...], ...] = ()
     texts: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     found: str | None = None
+    model: SkillModel | None = None
+    model_next: SkillModel | None = None
 
 
 class NativeState(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,15 +212,20 @@ class SplitResult(NamedTuple):
 def with_first_skills(state: RunState) -> RunState:
     """Return the first state with the skills that the user put first, or as it is without any.
 
-    A run that a program of another run began is limited to what the skills of that one allow.
+    A run that a program of another run began is limited to what the skills of that one allow, and
+    asks the model that they name.
     """
     started = state.started
     put = () if started.skills is None else started.skills.put
-    before = () if started.caller is None else started.caller.tools
-    if not put and not before:
+    caller = started.caller
+    before = () if caller is None else caller.tools
+    model = None if caller is None else caller.skill_model
+    if not put and not before and model is None:
         return state
     own = tuple(each.allowed_tools for each in put if each.allowed_tools is not None)
-    skills = SkillState(loaded=tuple(each.id for each in put), tools=(*before, *own))
+    for each in put:
+        model = SkillModel(name=each.model, skill=each.id) if each.model else model
+    skills = SkillState(loaded=tuple(each.id for each in put), tools=(*before, *own), model=model)
     return msgspec.structs.replace(state, skills=skills)
 
 
@@ -230,14 +239,8 @@ def after_answer(state: RunState, event: Event) -> RunState:
         return state
     skills = state.skills
     match event.skill:
-        case SkillLoaded(id=id, allowed_tools=tools, files=files):
-            text = _text_of(event)
-            skills = msgspec.structs.replace(
-                skills,
-                loaded=(*skills.loaded, *(() if id in skills.loaded else (id,))),
-                tools_next=skills.tools_next if tools is None else (*skills.tools_next, tools),
-                texts=skills.texts if text is None else (*skills.texts, (id, text, files)),
-            )
+        case SkillLoaded() as loaded:
+            skills = _after_load(skills, loaded, _text_of(event))
         case SkillUsed() as used:
             place = (used.id, used.said)
             if place not in skills.used:
@@ -248,6 +251,25 @@ def after_answer(state: RunState, event: Event) -> RunState:
                 return state
             skills = msgspec.structs.replace(skills, found=skills.found or found)
     return msgspec.structs.replace(state, skills=skills)
+
+
+def _after_load(skills: SkillState, loaded: SkillLoaded, text: str | None) -> SkillState:
+    """Return the skills of a run after one more was loaded. `text` is what its answer says."""
+    id, tools, model = loaded.id, loaded.allowed_tools, skills.model_next
+    skills = msgspec.structs.replace(
+        skills, loaded=(*skills.loaded, *(() if id in skills.loaded else (id,)))
+    )
+    if loaded.fork:
+        # Its instructions were for the child run: they narrow that one, and are not shown here.
+        return skills
+    if loaded.model:
+        model = SkillModel(name=loaded.model, skill=id)
+    return msgspec.structs.replace(
+        skills,
+        tools_next=skills.tools_next if tools is None else (*skills.tools_next, tools),
+        texts=skills.texts if text is None else (*skills.texts, (id, text, loaded.files)),
+        model_next=model,
+    )
 
 
 def split_instructions(state: RunState, event: ProgramFinished) -> SplitResult:
@@ -295,13 +317,20 @@ def _without_text(stdout: str, text: str) -> str:
 def after_program(state: RunState) -> RunState:
     """Return the state after a program: skills that it loaded narrow the programs that follow.
 
-    Their instructions have been shown, so they are not kept.
+    The model that the last of them names counts from here on. Their instructions have been shown,
+    so they are not kept.
     """
     skills = state.skills
-    if not skills.texts and not skills.tools_next and skills.found is None:
+    if not (skills.texts or skills.tools_next or skills.found or skills.model_next):
         return state
     skills = msgspec.structs.replace(
-        skills, texts=(), found=None, tools=(*skills.tools, *skills.tools_next), tools_next=()
+        skills,
+        texts=(),
+        found=None,
+        tools=(*skills.tools, *skills.tools_next),
+        tools_next=(),
+        model=skills.model_next or skills.model,
+        model_next=None,
     )
     return msgspec.structs.replace(state, skills=skills)
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
-from tallystick.core.records.given import AttachmentRef, PersonDecision
+from tallystick.core.records.given import AttachmentRef, PersonDecision, SkillModel
 
 # Records of child runs: in the parent's chain, and in the child's start.
 #
@@ -23,7 +23,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The host call by which a program of another run began this one.
 
     `depth` is 1 for the children of the first run. `tools` are what each skill that was loaded
-    there allows: the child has no more.
+    there allows: the child has no more. `skill_model` is the model that one of those skills names
+    for the child's own model calls.
     """
 
     run: str
@@ -31,6 +32,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     item: int
     depth: int
     tools: tuple[tuple[str, ...], ...] = ()
+    skill_model: SkillModel | None = None
 
 
 class ChildBegun(msgspec.Struct, frozen=True, kw_only=True, tag="child.begun"):

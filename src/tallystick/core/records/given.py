@@ -211,8 +211,18 @@ class SkillMatch(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+class SkillModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The model that a skill names for model calls which name none. `skill` is the skill's id."""
+
+    name: str
+    skill: str
+
+
 class PutSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A skill that the user put into the prompt, with its instructions as they were filled in."""
+    """A skill that the user put into the prompt, with its instructions as they were filled in.
+
+    `model` is the model that it names for calls of programs, if it names one.
+    """
 
     id: str
     source: str
@@ -222,6 +232,7 @@ class PutSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     disable_model_invocation: bool = False
     allowed_tools: tuple[str, ...] | None = None
     files: tuple[str, ...] = ()
+    model: str = ""
 
 
 class SkillsGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,7 +275,9 @@ class SkillLoaded(
     """A program read the instructions of a skill. `sha256` is of the file that has them.
 
     `told` is the part that the model is shown, if the answer is so long that it is kept apart.
-    `files` are the first of the other files in its folder.
+    `files` are the first of the other files in its folder. `model` is the model that it names for
+    calls of programs, if it names one. With `fork`, a child run followed the instructions, and the
+    program was given the child's answer.
     """
 
     id: str
@@ -276,6 +289,8 @@ class SkillLoaded(
     provenance: Literal["program", "user"] = "program"
     told: str = ""
     files: tuple[str, ...] = ()
+    model: str = ""
+    fork: bool = False
 
 
 class SkillUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.used"):

@@ -30,8 +30,9 @@ from tallystick.core.records import (
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.model.port import Model
+from tallystick.runtime.calls.children import Children
 from tallystick.runtime.calls.functions import RunFunction
-from tallystick.runtime.calls.queries import Queries
+from tallystick.runtime.calls.queries import FindModel, Queries
 from tallystick.runtime.calls.scope import Call, CallScope
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
@@ -44,13 +45,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:
-    """The parts of the request for a new run that a capability needs."""
+    """The parts of the request for a new run that a capability needs.
+
+    `find_model` finds the models that its programs may ask; None for an estimate, which asks none.
+    """
 
     goal: str
     inputs: Sequence[Input]
     put_skills: Sequence[str]
     session_id: str
     strategy: AskedStrategy | None = None
+    find_model: FindModel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +70,11 @@ class RunData:
 class RunServices:
     """The parts of a run that a capability may use.
 
-    A replay asks no model: it has no `door` and no `model`. `others` returns the functions of the
-    run's other capabilities. `wrap` returns a caller's function as the surroundings of the run
-    have it called. `sockets` is the folder in which native programs find sockets of this process,
-    None if they cannot reach any.
+    A replay asks no model: it has no `door` and no `model`, and uses neither `find_model`, which
+    finds the models that programs may ask, nor `children`, which starts child runs. `others`
+    returns the functions of the run's other capabilities. `wrap` returns a caller's function as the
+    surroundings of the run have it called. `sockets` is the folder in which native programs find
+    sockets of this process, None if they cannot reach any.
     """
 
     run: str
@@ -78,6 +84,8 @@ class RunServices:
     others: Callable[[RunCapability], Sequence[RunFunction]]
     wrap: Callable[[RunFunction], RunFunction]
     sandbox: Callable[[], WasmSandbox]
+    find_model: FindModel
+    children: Children
     model: Model | None = None
     sockets: Path | None = None
 

@@ -33,6 +33,7 @@ from tallystick.core.records import (
     ChildEnded,
     QueryRefused,
     Record,
+    SkillModel,
 )
 from tallystick.core.resume_errors import ResumeRefused
 from tallystick.model.port import Model
@@ -40,12 +41,14 @@ from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import (
     BATCH_MAX,
     MODEL,
+    AskedName,
     Queries,
     QueryProblem,
+    asked_name,
     check_text,
     problem_of_refusal,
 )
-from tallystick.runtime.calls.scope import Call
+from tallystick.runtime.calls.scope import Call, Tools
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.journal.effects import Effects, Found, Refused
 from tallystick.runtime.runs.result import Run
@@ -62,13 +65,20 @@ Context = str | Mapping[str, str] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest:
-    """One child run that a program asks for."""
+    """One child run that a program asks for.
+
+    `skill_model` and `tools` are those of the child's own programs. `identity` is what its digest
+    is made of, None for prompt, context and model.
+    """
 
     call: Call
     item: int
     prompt: str
     context: Context
-    model: str | None
+    model: AskedName
+    tools: Tools
+    skill_model: SkillModel | None = None
+    identity: object = None
 
     @property
     def ends_at(self) -> float:
@@ -99,8 +109,8 @@ class ChildRunner(Protocol):
     @property
     def slots(self) -> ChildSlots: ...
 
-    def check_model(self, parent: Parent, name: str | None) -> None:
-        """Raise `UsageError` if programs may not ask a model of this name."""
+    def check_model(self, parent: Parent, asked: AskedName) -> None:
+        """Raise `UsageError` if programs may not ask this model."""
         ...
 
     def refusal(
@@ -179,6 +189,46 @@ class Children:
             raise UsageError(f"{len(prompts):,} prompts and {len(given):,} contexts")
         return await self._ask_batch(call, prompts, given, model)
 
+    def may_begin(self, call: Call) -> bool:
+        """Return True if this run may have children: it is live, and not at its maximum depth."""
+        return self._runner is not None and self._depth < call.scope.limits.depth
+
+    def has_begun(self, call: Call) -> bool:
+        """Return True if the record has a child that this call began."""
+        return bool(self._effects.history.child(call.intent, 0))
+
+    async def follow(
+        self,
+        call: Call,
+        prompt: str,
+        *,
+        context: Context,
+        tools: Tools,
+        model: SkillModel | None,
+        identity: object,
+    ) -> str:
+        """Have a child run follow instructions, and return its answer. Only for a live run.
+
+        `tools` and `model` are for its programs. After a crash, a child with this `identity` is
+        resumed with the instructions that it began with. Raise `QueryProblem` if the child is
+        refused or ends without an answer, and `UsageError` if a text is too long.
+        """
+        request = ChildRequest(
+            call=call,
+            item=0,
+            prompt=check_text(prompt, 0),
+            context=_context(context, 0),
+            model=model,
+            tools=tools,
+            skill_model=model,
+            identity=identity,
+        )
+        await self._let_in([request])
+        (answer,) = await self._at_once([self._one(request)])
+        if isinstance(answer, QueryProblem):
+            raise answer
+        return str(answer or "")
+
     async def wait_until_ended(self) -> None:
         """Wait until every child has ended: none outlives the program that started it.
 
@@ -202,7 +252,10 @@ class Children:
                 item=item,
                 prompt=check_text(prompt, item),
                 context=_context(context, item),
-                model=model,
+                model=asked_name(call, model),
+                tools=call.scope.tools,
+                # A model that the call names is also that of the child's own calls.
+                skill_model=call.scope.skill_model if model is None else None,
             )
             for item, (prompt, context) in enumerate(zip(prompts, contexts, strict=True))
         ]
@@ -212,7 +265,7 @@ class Children:
         elif self._depth >= call.scope.limits.depth:
             note = "no run may stand deeper here: the model was asked directly, as by llm_query"
             texts = [_with_context(each) for each in requests]
-            answers = await self._queries.query_directly(call, texts, requests[0].model)
+            answers = await self._queries.query_directly(call, texts, model)
         else:
             await self._let_in(requests)
             answers = await self._at_once([self._one(each) for each in requests])
@@ -346,7 +399,8 @@ class Children:
             intent=request.call.intent,
             item=request.item,
             depth=self._depth + 1,
-            tools=request.call.scope.tools,
+            tools=request.tools,
+            skill_model=request.skill_model,
         )
 
     @property
@@ -517,8 +571,11 @@ async def until_ended(tasks: Collection[asyncio.Future[object]]) -> None:
 
 
 def request_sha256(request: ChildRequest) -> str:
-    """Return the digest of a request: prompt, context and model."""
-    return digest(canonical([request.prompt, request.context, request.model]))
+    """Return the digest of a request: prompt, context and model, or else its identity."""
+    if request.identity is not None:
+        return digest(canonical(request.identity))
+    model = request.model.name if isinstance(request.model, SkillModel) else request.model
+    return digest(canonical([request.prompt, request.context, model]))
 
 
 def _with_context(request: ChildRequest) -> str:

@@ -12,7 +12,7 @@ from tallystick.core.errors import ReplayDiverged, SkillToolDenied, TallystickEr
 from tallystick.core.history import Key
 from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
-from tallystick.core.records import CallHost, HostAnswered
+from tallystick.core.records import CallHost, HostAnswered, QueryRecord
 from tallystick.core.resume_errors import LeftInDoubt
 from tallystick.runtime.calls.decisions import ABANDONED
 from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction, under_key
@@ -30,13 +30,16 @@ Refuse = Callable[[Call], TallystickError | None]
 FieldsOf = Callable[[Sequence[msgspec.Struct]], Mapping[str, Any]]
 # Called with an answer that is served from the record.
 NoteServed = Callable[[CallScope, HostAnswered], None]
+# Called with the model calls and children inside an answer that is served from the record.
+CountInside = Callable[[Sequence[QueryRecord]], None]
 
 
 class HostFunctions:
     """The functions that the programs of a run may call, and the policy of each.
 
     `refuse` returns why a call may not be made, `fields_of` what is recorded with its answer.
-    `note_served_answer` is called with answers that are served from the record.
+    `note_served_answer` is called with answers that are served from the record, and `count_inside`
+    with the model calls and children that such a call made.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class HostFunctions:
         refuse: Refuse = lambda call: None,
         fields_of: FieldsOf = lambda notes: {},
         note_served_answer: NoteServed = lambda scope, answer: None,
+        count_inside: CountInside = lambda records: None,
     ) -> None:
         self.table = table
         self.names = names
@@ -58,6 +62,7 @@ class HostFunctions:
         self._refuse = refuse
         self.fields_of = fields_of
         self.note_served_answer = note_served_answer
+        self.count_inside = count_inside
 
     def refusal(self, call: Call) -> TallystickError | None:
         """Return why a call may not be made, None if it may.
@@ -85,15 +90,22 @@ class ProgramHost:
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
         numbered = self._scope.call(call.name, call.request, index=call.index)
-        return self._effects.perform_here(_HostEffect(self._functions, self._scope, call, numbered))
+        effect = _HostEffect(self._functions, self._scope, call, numbered, self._effects)
+        return self._effects.perform_here(effect)
 
 
 class _HostEffect:
     """One host call of a program, for `Effects.perform_here`."""
 
     def __init__(
-        self, functions: HostFunctions, scope: CallScope, call: HostCall, numbered: Call
+        self,
+        functions: HostFunctions,
+        scope: CallScope,
+        call: HostCall,
+        numbered: Call,
+        effects: Effects,
     ) -> None:
+        self._effects = effects
         self._functions = functions
         self._scope = scope
         self._asked = call
@@ -138,10 +150,8 @@ class _HostEffect:
 
     def serve(self, answer: HostAnswered) -> bytes | Awaitable[bytes]:
         if answer.reply_sha256 is None:
-            self._note_again(answer)
-            if answer.reply_ref is None:
-                return answer.reply
-            return self._functions.run_attachments.read(answer.reply_ref)
+            inside = self._effects.history.inside_call(answer.intent)
+            return self._serve_with(inside, answer) if inside else self._serve_whole(answer)
         return self._then(
             self._functions.table.serve(self._asked, self._call),
             lambda reply: self._compare(answer, reply),
@@ -166,6 +176,22 @@ class _HostEffect:
         return self._note_and_return(encode_reply(found))
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _serve_whole(self, answer: HostAnswered) -> bytes:
+        self._note_again(answer)
+        if answer.reply_ref is None:
+            return answer.reply
+        return self._functions.run_attachments.read(answer.reply_ref)
+
+    async def _serve_with(self, inside: Sequence[QueryRecord], answer: HostAnswered) -> bytes:
+        """Serve an answer with the model calls and children that its function made.
+
+        The function is not called again, so their records are passed over. Their cost is counted
+        on the event loop, as that of every other call.
+        """
+        self._effects.journal.pass_over_inside(inside)
+        self._functions.count_inside(inside)
+        return self._serve_whole(answer)
 
     def _then(
         self, reply: bytes | Awaitable[bytes], then: Callable[[bytes], bytes]

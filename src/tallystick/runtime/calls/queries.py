@@ -32,6 +32,7 @@ from tallystick.core.records import (
     QueryRefused,
     QueryReplied,
     Record,
+    SkillModel,
 )
 from tallystick.core.schema import check_schema, json_in_reply, problem_of
 from tallystick.core.views.open_calls import call_key
@@ -74,6 +75,32 @@ def problem_of_refusal(refused: QueryRefused) -> QueryProblem:
 
 # Finds a model by the name that a program gives, None for the run's own. Raises `UsageError`.
 FindModel = Callable[[str | None], Model]
+# A model as it is asked for: by the name in the call, by a skill, or None for the run's own.
+AskedName = str | SkillModel | None
+
+
+def no_models(name: str | None) -> Model:
+    """Raise `UsageError`: a replay asks no model."""
+    raise UsageError("a replay asks no model")
+
+
+def asked_name(call: Call, model: str | None) -> AskedName:
+    """Return the model that a call asks for: the one it names, or that of the skill it follows."""
+    return call.scope.skill_model if model is None else model
+
+
+def find_asked(find_model: FindModel, asked: AskedName) -> Model:
+    """Return the model that is asked for. Raise `UsageError` if programs may not ask it."""
+    if not isinstance(asked, SkillModel):
+        return find_model(asked)
+    try:
+        return find_model(asked.name)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}; the skill {asked.skill[:80]!r} names it, and a call may name another"
+        ) from error
+
+
 QueryOutcome = QueryReplied | QueryFailed | QueryRefused
 
 
@@ -94,7 +121,7 @@ class QueryRequest:
 
     call: Call
     item: int
-    model: str | None
+    model: AskedName
     messages: tuple[Message, ...]
     tokens_out_max: int
     attempt: int = 1
@@ -200,7 +227,7 @@ class Queries:
         request = QueryRequest(
             call=call,
             item=0,
-            model=model,
+            model=asked_name(call, model),
             messages=(_message(check_text(prompt, 0), None),),
             tokens_out_max=tokens_out_max,
         )
@@ -236,7 +263,7 @@ class Queries:
             QueryRequest(
                 call=call,
                 item=item,
-                model=model,
+                model=asked_name(call, model),
                 messages=(_message(check_text(prompt, item), checked),),
                 tokens_out_max=call.scope.limits.reply_tokens,
             )
@@ -274,7 +301,7 @@ class Queries:
 
         async def refuse() -> QueryRefused | None:
             try:
-                terms = self._door.terms(self._models.find_model(batch.model))
+                terms = self._door.terms(find_asked(self._models.find_model, batch.model))
                 if whole:
                     reserved = await self._door.when_paid(
                         lambda: self._door.reserve_all(
@@ -385,7 +412,7 @@ class QueryCall:
     async def admit(self) -> AsyncIterator[QueryAsked]:
         request = self._request
         try:
-            self._model = model = self._models.find_model(request.model)
+            self._model = model = find_asked(self._models.find_model, request.model)
             async with self._pay(model) as reserved:
                 self._reserved = reserved
                 yield self._store_long_prompt(

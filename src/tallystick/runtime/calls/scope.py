@@ -19,7 +19,13 @@ from tallystick.core.charge import RunLimits
 from tallystick.core.errors import TallystickError
 from tallystick.core.history import Key
 from tallystick.core.machine.state import Output
-from tallystick.core.records import CallHost, HostAnswered, NetworkAttempted, RunProgram
+from tallystick.core.records import (
+    CallHost,
+    HostAnswered,
+    NetworkAttempted,
+    RunProgram,
+    SkillModel,
+)
 from tallystick.core.views.open_calls import call_key
 from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import PendingWrite
@@ -112,7 +118,8 @@ class CallScope:
 
     `limits` are those that the program started with, even if a resume has changed them since.
     `host_calls_left` is the number of calls that it may make, `tools` what loaded skills allow,
-    `outputs` the earlier output that has left the prompt. `failed` is the error that broke the
+    `skill_model` the model that one of them names for model calls which name none. `outputs` is the
+    earlier output that has left the prompt. `failed` is the error that broke the
     record during a call from a native program. `left_open` names a call that was in progress when
     the program ended.
     """
@@ -127,6 +134,7 @@ class CallScope:
         limits: RunLimits,
         times: Times,
         tools: Tools = (),
+        skill_model: SkillModel | None = None,
         host_calls_left: int = 0,
         outputs: tuple[Output, ...] = (),
     ) -> None:
@@ -135,6 +143,7 @@ class CallScope:
         self.limits = limits
         self.times = times
         self.tools = tools
+        self.skill_model = skill_model
         self.host_calls_left = host_calls_left
         self.outputs = outputs
         self.failed: BaseException | None = None

@@ -290,15 +290,23 @@ class Journal:
         record, and are taken up to the first other record. Nothing is compared.
         """
         with self.lock:
-            for each in calls:
-                self._cursor.take_query(each)
-                self._tell(each, new=False)
+            self.pass_over_inside(calls)
             while True:
                 self._hear_continuations(ending=False)
                 call = self._cursor.take_call_of(program)
                 if call is None:
                     return
                 self._tell(call, new=False)
+
+    def pass_over_inside(self, calls: Sequence[QueryRecord]) -> None:
+        """Take model calls and children whose host call is served, and tell the listeners.
+
+        Nothing is compared.
+        """
+        with self.lock:
+            for each in calls:
+                self._cursor.take_query(each)
+                self._tell(each, new=False)
 
     def continuation(self, *, ending: bool) -> tuple[Continuation, RunEnded | None] | None:
         """Return the continuation if the run was resumed or forked here, else None.

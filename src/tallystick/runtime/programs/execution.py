@@ -8,7 +8,7 @@ cannot be repeated, and is an effect (`native_effect.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from tallystick.core.records import (
     ProgramFinished,
     QueryAsked,
     QueryFailed,
+    QueryRecord,
     QueryReplied,
     RunProgram,
     SkillUsed,
@@ -102,6 +103,18 @@ class ProgramParts:
     restored: int = 0
 
 
+def count_inside(door: ModelDoor, calls: Sequence[QueryRecord]) -> None:
+    """Count what recorded model calls and children cost, since they are not performed again."""
+    models: dict[tuple[int, int, int], str] = {}
+    for each in calls:
+        if isinstance(each, QueryAsked):
+            models[each.intent, each.item, each.attempt] = each.model
+        elif isinstance(each, QueryReplied | QueryFailed):
+            door.count_recorded(models[each.intent, each.item, each.attempt], spent_by(each))
+        elif isinstance(each, ChildEnded):
+            door.count_recorded("", charge_of(each))
+
+
 class ProgramRunner:
     """The programs of one run.
 
@@ -136,6 +149,7 @@ class ProgramRunner:
             limits=state.started.limits,
             times=Times(lambda: wall_ms_left(state) / 1000, again=bool(known)),
             tools=state.skills.tools,
+            skill_model=state.skills.model,
             host_calls_left=host_calls_left(state),
             outputs=state.outputs,
         )
@@ -245,17 +259,8 @@ class ProgramRunner:
 
         Only for a program that is not run again: repeated calls count themselves.
         """
-        door = self._parts.door
-        if door is None:
-            return
-        models: dict[tuple[int, int, int], str] = {}
-        for each in self._effects.history.inside(program.intent):
-            if isinstance(each, QueryAsked):
-                models[each.intent, each.item, each.attempt] = each.model
-            elif isinstance(each, QueryReplied | QueryFailed):
-                door.count_recorded(models[each.intent, each.item, each.attempt], spent_by(each))
-            elif isinstance(each, ChildEnded):
-                door.count_recorded("", charge_of(each))
+        if self._parts.door is not None:
+            count_inside(self._parts.door, self._effects.history.inside(program.intent))
 
     # -- run -----------------------------------------------------------------------------------
 

@@ -42,8 +42,8 @@ from tallystick.runtime.calls.capability import (
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
 from tallystick.runtime.calls.functions import RunFunction
-from tallystick.runtime.calls.host import HostFunctions
-from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries
+from tallystick.runtime.calls.host import CountInside, HostFunctions
+from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries, no_models
 from tallystick.runtime.calls.turn_call import AskedModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
@@ -52,7 +52,7 @@ from tallystick.runtime.journal.effects import Decisions, Effects
 from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import LedgerWriter
 from tallystick.runtime.programs.backends import Backends, without_network
-from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner
+from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner, count_inside
 from tallystick.runtime.programs.native_effect import Settling
 from tallystick.runtime.run.driver import Driver, Hooks
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Leases, Surroundings
@@ -180,7 +180,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
     run, history, started = plan.run, plan.history, plan.started
     journal = Journal(history, run=run)
     effects = Effects(history, journal, plan.decisions)
-    find_model = _no_models if plan.model is None else context.models(plan.model)
+    find_model = no_models if plan.model is None else context.models(plan.model)
     queries = Queries(
         effects,
         AskedModels(
@@ -192,7 +192,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         ),
     )
     children = _children(plan, effects, queries)
-    opened = _open_capabilities(context, plan, queries)
+    opened = _open_capabilities(context, plan, queries, children, find_model)
     data = opened.data()
     # What a session kept of its last run is there too; data of the run itself win.
     data = replace(data, values={**started.values, **data.values})
@@ -244,6 +244,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
                 note_served_answer=opened.note_served_answer,
+                count_inside=_count_inside(plan),
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -362,7 +363,19 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
     )
 
 
-def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> RunCapabilities:
+def _count_inside(plan: Plan) -> CountInside:
+    """Return the function that counts served model calls and children; a replay counts nothing."""
+    door = plan.door
+    return lambda calls: None if door is None else count_inside(door, calls)
+
+
+def _open_capabilities(
+    context: RunContext,
+    plan: Plan,
+    queries: Queries,
+    children: Children,
+    find_model: FindModel,
+) -> RunCapabilities:
     """Open the capabilities of a run, in their order."""
     opened: list[RunCapability] = []
 
@@ -378,6 +391,8 @@ def _open_capabilities(context: RunContext, plan: Plan, queries: Queries) -> Run
         wrap=plan.around.wrap,
         sandbox=context.backends.wasm,
         model=plan.model,
+        find_model=find_model,
+        children=children,
         sockets=plan.sockets,
     )
     for each in context.capabilities:
@@ -442,10 +457,6 @@ def _settling(context: RunContext, plan: Plan, find_model: FindModel) -> Settlin
     return Settling(
         door=door, terms_of=lambda name: door.terms(find_model(name)), ledger=context.ledger
     )
-
-
-def _no_models(name: str | None) -> Model:
-    raise UsageError("a replay asks no model")
 
 
 def _as_stored(started: RunStarted, more: Mapping[str, Any]) -> RunStarted:

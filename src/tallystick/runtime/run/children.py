@@ -19,6 +19,7 @@ from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarte
 from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
 from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.queries import AskedName, find_asked
 from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.run.assembly import RunContext, RunRequest, Watch
 from tallystick.runtime.run.start import start_in
@@ -72,8 +73,8 @@ class ChildRuns:
     def slots(self) -> ChildSlots:
         return self._slots
 
-    def check_model(self, parent: Parent, name: str | None) -> None:
-        self._context.models(parent.model)(name)
+    def check_model(self, parent: Parent, asked: AskedName) -> None:
+        find_asked(self._context.models(parent.model), asked)
 
     def refusal(
         self, parent: Parent, request: ChildRequest
@@ -85,7 +86,7 @@ class ChildRuns:
         Raise `UsageError` if programs may not ask the model.
         """
         model_door = parent.model_door
-        terms = model_door.terms(self._context.models(parent.model)(request.model))
+        terms = model_door.terms(find_asked(self._context.models(parent.model), request.model))
         try:
             left = model_door.run_scopes.remaining()
             affordable_output(
@@ -152,7 +153,7 @@ class ChildRuns:
                 _for_children(context),
                 asked,
                 run=run,
-                model=context.models(parent.model)(request.model),
+                model=find_asked(context.models(parent.model), request.model),
                 door=model_door,
                 children=self,
                 around=_InsideOf(parent),

@@ -110,6 +110,7 @@ async def start_in(
         put_skills=request.put_skills,
         session_id=session_id,
         strategy=request.strategy,
+        find_model=context.models(model),
     )
     told = [each.start_fields(asked, run_attachments) for each in context.capabilities]
     fields = merge_fields("given", [fields, *told])

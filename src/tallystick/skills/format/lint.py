@@ -25,7 +25,7 @@ from tallystick.skills.format.frontmatter import (
     quote,
     split,
 )
-from tallystick.skills.format.manifest import KNOWN_KEYS, SPEC_KEYS, manifest_of
+from tallystick.skills.format.manifest import KNOWN_KEYS, SPEC_KEYS, UNUSED_KEYS, manifest_of
 
 # Limits of the public specification; those of the body are its advice.
 _NAME_CHARS_MAX = 64
@@ -126,7 +126,9 @@ def _key_problems(keys: tuple[str, ...]) -> Iterator[Problem]:
         normal = key.replace("-", "_")
         if normal in SPEC_KEYS and key == normal.replace("_", "-"):
             continue
-        if normal in KNOWN_KEYS:
+        if normal in UNUSED_KEYS:
+            yield _warning("key.unused", f"{quote(key)} is not used here")
+        elif normal in KNOWN_KEYS:
             why = f"{quote(key)} is read here; it is not a key of the specification"
             yield _warning("key.extra", why)
         else:

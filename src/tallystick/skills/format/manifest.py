@@ -64,6 +64,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     `id` is `name`, or `namespace/name`. `source` is the layer it was found in. `short` is the text
     for a catalog with little room, `sha256` the digest of the file it was read from.
     `user_invocable` says whether a user may load it by name; `paths` are globs that it is for.
+    `argument_hint` says which arguments it takes, if its head does.
     """
 
     id: str
@@ -77,6 +78,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] | None = None
     sha256: str = ""
+    # Left out where there is none, so that the cards of a run keep their bytes.
+    argument_hint: str | msgspec.UnsetType = msgspec.UNSET
 
 
 # Fields of a manifest: text, flags, words and tools, as they are met in practice.
@@ -303,6 +306,11 @@ KNOWN_KEYS = SPEC_KEYS | {
     "agent", "hooks", "model", "effort", "require_signature", "trusted_signers", "shell",
     "argument_hint", "requires_mcp",
 }  # fmt: skip
+# Keys of other clients that change nothing here; they are read, so that a skill can be shown whole.
+UNUSED_KEYS = frozenset({"agent", "effort", "hooks", "requires_mcp", "shell"})
+# A `model` that says no more than if it were left out.
+_INHERITED = "inherit"
+FORK = "fork"
 
 # Limits of the public specification. Beyond them there is a warning, and the skill loads.
 _NAME_CHARS_MAX = 64
@@ -316,8 +324,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The statements of a skill about itself.
 
     `allowed_tools` are exact names, `namespace:<tag>` or `*`; None if it says nothing of tools, and
-    empty if it is to have none. `hooks` is canonical JSON text and is never run. Texts may have
-    several lines; `short` and `name` have one.
+    empty if it is to have none. `model` is for model calls of programs; `context` is "fork" if a
+    child run is to follow the instructions. `agent`, `effort`, `hooks`, `requires_mcp` and `shell`
+    are read, and change nothing; `hooks` is canonical JSON text. Texts may have several lines;
+    `short` and `name` have one.
     """
 
     name: str
@@ -341,6 +351,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     license: str = ""
     compatibility: str = ""
     metadata: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def own_model(self) -> str:
+        """The model that it names, on one line; "" if it leaves the choice to the run."""
+        named = one_line_text(self.model)
+        return "" if named == _INHERITED else named
+
+    @property
+    def is_fork(self) -> bool:
+        """True if a child run is to follow the instructions."""
+        return self.context == FORK
 
 
 def manifest_of(split: Split, *, directory: str) -> tuple[Manifest | None, tuple[Problem, ...]]:
@@ -435,8 +456,9 @@ def _description(fields: Fields) -> tuple[str, str]:
 
 def _context(fields: Fields) -> str:
     context = fields.text("context")
-    if context not in {"", "fork"}:
-        fields.warn("context.unknown", f"context {quote(context)} is not known; it may be 'fork'")
+    if context not in {"", FORK}:
+        why = f"context {quote(context)} is not used here; it may be {FORK!r}"
+        fields.warn("context.unknown", why)
     return context
 
 
