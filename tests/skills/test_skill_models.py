@@ -207,7 +207,7 @@ def test_a_user_is_told_of_a_model_that_the_run_may_not_ask_before_anything_is_w
 ) -> None:
     world = World(sandbox, root, "FINAL(1)")
 
-    with pytest.raises(SkillArguments, match="'unknown'.*'opus'.*known are.*--sub-model") as told:
+    with pytest.raises(SkillArguments, match=r"'unknown'.*'opus'.*known are.*--sub-model") as told:
         world.run(put=["unknown"])
 
     assert "\n" not in str(told.value)
