@@ -162,6 +162,47 @@ def test_show_prints_the_manifest_and_the_files(here: Here) -> None:
     assert here.json("show", str(folder))["bundle_sha256"] == found["bundle_sha256"]
 
 
+@pytest.mark.parametrize(
+    ("extra", "hint", "asked"),
+    [
+        ("", None, "deploy"),
+        ("argument-hint: '$(id) [environment]'\n", "$(id) [environment]", "deploy ARGUMENTS"),
+        ("argument-hint: FILE\n", "FILE", "deploy ARGUMENTS"),
+    ],
+)
+def test_show_says_how_a_user_loads_a_skill_and_with_which_arguments(
+    here: Here, extra: str, hint: str | None, asked: str
+) -> None:
+    here.skill(".agents/skills/deploy", extra)
+
+    lines = here.call("show", "deploy").stdout.splitlines()
+
+    assert f'command           tally run QUESTION --skill "{asked}"' in lines
+    hints = [each for each in lines if each.startswith("argument_hint")]
+    assert hints == ([] if hint is None else [f"argument_hint     {hint}"])
+
+
+@pytest.mark.parametrize("key", ["agent", "effort", "hooks", "shell", "requires_mcp"])
+def test_show_and_lint_say_of_a_key_that_it_is_not_used_here(here: Here, key: str) -> None:
+    written = key.replace("_", "-")
+    here.skill(".agents/skills/deploy", f"{written}: one\nmodel: two\n")
+
+    shown = here.call("show", "deploy").stdout.splitlines()
+    checked = here.call("lint", "deploy").stdout
+
+    unused = [each for each in shown if each.endswith("(not used here)")]
+    assert [each.split()[0] for each in unused] == [key]
+    assert "model             two" in shown
+    assert f"warning: key.unused: '{written}' is not used here\n" in checked
+    assert "'model' is read here" in checked
+
+
+def test_a_skill_that_only_models_load_has_no_command(here: Here) -> None:
+    here.skill(".agents/skills/deploy", "user-invocable: false\n")
+
+    assert "tally run" not in here.call("show", "deploy").stdout
+
+
 def test_show_fills_arguments_in_and_nothing_of_the_environment(here: Here) -> None:
     here.skill(".agents/skills/deploy", body="$1 to $2: $ARGUMENTS $$ ${HOME} $3\n")
 

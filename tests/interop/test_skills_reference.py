@@ -11,13 +11,13 @@ from tests.skills.oracle import HEADER, expected
 from tests.skills.sets import plain, sets
 
 from tallystick.core.json_text import canonical
-from tallystick.interop.skills_reference import (
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.match import Match
+from tallystick.skills.reference import (
     REFERENCE_HEADER,
     ReferenceCatalog,
     reference_catalog,
 )
-from tallystick.skills.format.manifest import Card
-from tallystick.skills.match import Match
 
 BUDGETS = st.one_of(
     st.integers(0, 400), st.sampled_from([202, 203, 204, 205, 2_000]), st.integers(0, 20_000)

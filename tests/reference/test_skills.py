@@ -7,14 +7,14 @@ import math
 import msgspec
 import pytest
 
-from tallystick.interop.skills_reference import (
+from tallystick.skills.catalog import ListedCard
+from tallystick.skills.format.manifest import Card
+from tallystick.skills.reference import (
     REFERENCE_HEADER,
     ReferenceCatalog,
     reference_catalog,
     reference_suffix,
 )
-from tallystick.skills.catalog import ListedCard
-from tallystick.skills.format.manifest import Card
 
 TOP = {
     "schema_version", "budget_chars", "used_chars", "budget_tokens", "used_tokens", "shown",

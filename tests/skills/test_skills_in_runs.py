@@ -449,10 +449,10 @@ def test_why_says_in_a_sentence_what_became_of_a_skill(
         "FINAL(1)",
         put=["by-hand"],
     )
-    run_attachments = run.session.attachments_of(run.records)
+    id = run.run.run
 
-    shown = why_in_run("r", run.records, run_attachments, "shelf-codes").sentence
-    hidden = why_in_run("r", run.records, run_attachments, "by-hand").sentence
+    shown = why_in_run(run.session, id, "shelf-codes").sentence
+    hidden = why_in_run(run.session, "last", "by-hand").sentence
 
     assert "was listed in full" in shown
     assert "a program loaded it in turn 1" in shown
@@ -460,7 +460,7 @@ def test_why_says_in_a_sentence_what_became_of_a_skill(
     assert "models are not to load it" in hidden
     assert "the user put it into the prompt" in hidden
     with pytest.raises(SkillNotFound):
-        why_in_run("r", run.records, run_attachments, "never-seen")
+        why_in_run(run.session, id, "never-seen")
 
 
 # -- later -------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Read and write formats of others: trajectories, rlms logs, error codes, reference catalogs."""
+"""Read and write formats of others: trajectories, rlms logs, error codes."""

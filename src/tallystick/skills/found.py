@@ -1,4 +1,4 @@
-"""Find the skills that a command's runs may use, and remember which were loaded lately.
+"""Find the skills that runs may use, and remember which were loaded lately.
 
 Most runs have none. The modules that read and rank skills are imported once there is one.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tallystick.core.records import HostAnswered, Record, SkillLoaded
-from tallystick.settings.settings import SkillSettings
+from tallystick.settings.settings import Settings, SkillSettings, load_settings
 from tallystick.skills.places import find_layers
 from tallystick.storage.private_file import make_private, write_whole
 
@@ -51,6 +51,30 @@ def find_usable_skills(
     from tallystick.skills.installed import admitted_skills
 
     return admitted_skills(found, settings, environ=environ, pinned=pinned, put=put, say=say)
+
+
+def find_skills(
+    *directories: str | Path,
+    settings: Settings | None = None,
+    pinned: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> Skills | None:
+    """Return the skills that `tally run` would find here, for `Session(skills=…)`.
+
+    The layers are, from high to low: these directories, as with `--skills`; those of the variable
+    `TALLYSTICK_SKILLS`; the project's; those of the setting `skills_paths`; the user's; and those
+    of installed packages. Of two skills with one id, that of the higher layer is returned. Skills
+    that need the user's trust and do not have it are left out; `say` is called with a line about
+    them. `pinned` are ids that a catalog lists first.
+
+    `settings` say which directories to add, the room for the catalog, and whether signatures are
+    required; without them, the configuration is read. Return None if no skill may be used. Raise
+    `UsageError` if one of the directories does not exist, what `load_settings` raises, and
+    `StoreError` if the notes of trust cannot be read.
+    """
+    chosen = load_settings() if settings is None else settings
+    flags = [Path(each) for each in directories]
+    return find_usable_skills(chosen.skills, flags=flags, pinned=pinned, say=say)
 
 
 class Recent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,7 +22,7 @@ from tallystick.core.records import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.context.attachments import RunAttachments
-from tallystick.runtime.runs.history import whole_records
+from tallystick.runtime.runs.history import resolve_run, whole_records
 from tallystick.skills.catalog import CardEvidence, Evidence
 from tallystick.skills.errors import (
     SkillAmbiguous,
@@ -109,13 +109,41 @@ def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDri
     return SkillDrift(id=id, file=shown, what=what, recorded=recorded, now=now)
 
 
-# Why a skill was or was not seen, loaded or used in a run: in a sentence, from the record.
+# Evidence of a recorded run, and why a skill was or was not seen, loaded or used in it: in a
+# sentence, from the record.
+
+
+class RecordedRuns(Protocol):
+    """The part of a client that finds what its runs recorded."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+    def attachments_of(self, records: Sequence[Record]) -> RunAttachments:
+        """Return the attachments of a recorded run, for reading."""
+        ...
+
+
+def evidence_of_run(client: RecordedRuns, run: str) -> tuple[Evidence, ...]:
+    """Return what each model call of a run was shown of its skills, the first call first.
+
+    A call whose prompt had no catalog is left out, so the result is empty for a run without skills.
+    `run` is an id, the beginning of one, or "last". Raise `RunNotFound` or `UsageError` if that is
+    no run. Raise an `AttachmentError` or `msgspec.MsgspecError` if the evidence cannot be read.
+    """
+    records = whole_records(client.ledger, resolve_run(client.ledger, run))
+    shown = [each.evidence for each in records if isinstance(each, AskModel) and each.evidence]
+    if not shown:
+        return ()
+    run_attachments = client.attachments_of(records)
+    return tuple(read_evidence(each, run_attachments) for each in shown)
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
     """The explanation for one skill.
 
-    `loaded` are turns, 0 for the user; `used` are turns with what was used.
+    `loaded` are turns, 0 for the user; `used` are turns with what was used. `followed` are turns in
+    which a child run followed it.
     """
 
     skill: str
@@ -124,32 +152,43 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     card: CardEvidence | None = None
     loaded: tuple[int, ...] = ()
     used: tuple[tuple[int, str], ...] = ()
+    followed: tuple[int, ...] = ()
 
 
-def why_in_run(
-    run: str, records: Sequence[Record], run_attachments: RunAttachments, name: str
-) -> Why:
+def why_in_run(client: RecordedRuns, run: str, name: str) -> Why:
     """Explain from a run's record what became of a skill; say so if the run was given no skills.
 
-    Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the name.
-    Raise an `AttachmentError` or `msgspec.MsgspecError` if the recorded cards or evidence cannot be
-    read.
+    `run` is an id, the beginning of one, or "last". Raise `RunNotFound` or `UsageError` if that is
+    no run. Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the
+    name. Raise an `AttachmentError` or `msgspec.MsgspecError` if the recorded cards or evidence
+    cannot be read.
     """
+    run = resolve_run(client.ledger, run)
+    records = whole_records(client.ledger, run)
     started = records[0] if records else None
     given = started.skills if isinstance(started, RunStarted) else None
     if given is None:
         return Why(skill=name, run=run, sentence=f"Run {run} was given no skills.")
+    run_attachments = client.attachments_of(records)
     card = _card_of(recorded_cards(given, run_attachments), name)
     evidence = _first_evidence(records, run_attachments)
-    loaded, used = _turns_of_use(records, given, card.id)
+    loaded, followed, used = _turns_of_use(records, given, card.id)
     if evidence is None:
         listing = "was not listed: no prompt of the run had a catalog"
         entry = None
     else:
         entry = next(each for each in evidence.cards if each.id == card.id)
         listing = f"{_listing_text(entry, evidence)}; {_match_text(entry)}"
-    sentence = f"{card.id} ({card.source}) {listing}; {_use_text(loaded, used)}."
-    return Why(skill=card.id, run=run, sentence=sentence, card=entry, loaded=loaded, used=used)
+    sentence = f"{card.id} ({card.source}) {listing}; {_use_text(loaded, followed, used)}."
+    return Why(
+        skill=card.id,
+        run=run,
+        sentence=sentence,
+        card=entry,
+        loaded=loaded,
+        used=used,
+        followed=followed,
+    )
 
 
 def why_here(skills: Skills, name: str) -> Why:
@@ -195,14 +234,15 @@ def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) 
 
 def _turns_of_use(
     records: Sequence[Record], given: SkillsGiven, id: str
-) -> tuple[tuple[int, ...], tuple[tuple[int, str], ...]]:
-    """Return the turns in which a skill was loaded, and those in which it was used.
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, str], ...]]:
+    """Return the turns in which a skill was loaded, followed by a child run, and used.
 
-    The latter are given with what was used of it. Each is there once; turn 0 is the user's, before
+    The last are given with what was used of it. Each is there once; turn 0 is the user's, before
     the first.
     """
     turns: dict[int, int] = {}
     loaded = [0] if any(each.id == id for each in given.put) else []
+    followed: list[int] = []
     used: list[tuple[int, str]] = []
     for record in records:
         if isinstance(record, RunProgram):
@@ -211,11 +251,14 @@ def _turns_of_use(
             continue
         turn = turns.get(record.program, 0)
         match record.skill:
+            case SkillLoaded(fork=True):
+                followed.append(turn)
             case SkillLoaded():
                 loaded.append(turn)
             case SkillUsed() as touched:
                 used.append((turn, touched.said))
-    return tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(used))
+    once = tuple(dict.fromkeys(loaded)), tuple(dict.fromkeys(followed))
+    return *once, tuple(dict.fromkeys(used))
 
 
 def _listing_text(card: CardEvidence, evidence: Evidence, *, now: bool = False) -> str:
@@ -255,13 +298,17 @@ def _match_text(card: CardEvidence) -> str:
     return f"it fits the task with a score of {card.matched.score:.2f} ({card.matched.reason})"
 
 
-def _use_text(loaded: Sequence[int], used: Sequence[tuple[int, str]]) -> str:
+def _use_text(
+    loaded: Sequence[int], followed: Sequence[int], used: Sequence[tuple[int, str]]
+) -> str:
     said = []
     if 0 in loaded:
         said.append("the user put it into the prompt")
     turns = [str(each) for each in loaded if each]
     if turns:
         said.append(f"a program loaded it in turn {', '.join(turns)}")
+    if followed:
+        said.append(f"a child run followed it in turn {', '.join(map(str, followed))}")
     if used:
         what = ", ".join(f"{each} in turn {turn}" for turn, each in used)
         said.append(f"programs used {what}")

@@ -152,6 +152,15 @@ def test_an_error_says_what_is_wrong(tmp_path: Path, text: str, expected: list[s
     ("text", "expected"),
     [
         (good(extra="when_to_use: Always.\n"), ["key.extra"]),
+        (good(extra="model: small\n"), ["key.extra"]),
+        (good(extra="context: fork\n"), ["key.extra"]),
+        (good(extra="context: inline\n"), ["key.extra", "context.unknown"]),
+        (good(extra="argument-hint: FILE\n"), ["key.extra"]),
+        (good(extra="effort: high\n"), ["key.unused"]),
+        (good(extra="agent: explorer\n"), ["key.unused"]),
+        (good(extra="hooks: none\n"), ["key.unused"]),
+        (good(extra="shell: bash\n"), ["key.unused"]),
+        (good(extra="requires-mcp: github\n"), ["key.unused"]),
         (good(extra="disable-model-invocation: maybe\n"),
          ["key.extra", "disable-model-invocation.flag"]),
         (good(extra="allowed-tools:\n  - Read\n"), ["allowed-tools.list"]),
@@ -173,6 +182,15 @@ def test_a_warning_says_what_could_be_better(
 
     assert [each.code for each in found] == expected
     assert {each.level for each in found} == {"warning"}
+
+
+def test_a_key_that_changes_nothing_here_is_said_to_be_unused(tmp_path: Path) -> None:
+    unused = ("effort: high", "agent: a", "hooks: none", "shell: bash", "requires-mcp: github")
+
+    found = lint(put(tmp_path, good(extra="".join(f"{each}\n" for each in unused))))
+
+    names = [each.partition(":")[0] for each in unused]
+    assert [each.message for each in found] == [f"{name!r} is not used here" for name in names]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from tallystick.cli.exit_codes import FAILED, OK
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import quantity
 from tallystick.core.errors import UsageError
-from tallystick.interop.skills_reference import ReferenceCatalog, reference_catalog
 from tallystick.settings.files import config_directory
 from tallystick.settings.schema import one_line
 from tallystick.settings.settings import SkillSettings, load_settings
@@ -26,7 +26,7 @@ from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.format.frontmatter import FILE_BYTES_MAX, Problem, split
 from tallystick.skills.format.frontmatter import one_line_text as flat
 from tallystick.skills.format.lint import lint
-from tallystick.skills.format.manifest import Card
+from tallystick.skills.format.manifest import UNUSED_KEYS, Card
 from tallystick.skills.installed import SKILL_FILES, install_skill, new_skill, skill_at
 from tallystick.skills.layers import Registry, Skill, scan
 from tallystick.skills.match import Match, match_skills
@@ -39,6 +39,7 @@ from tallystick.skills.places import (
     project_root,
     user_skills_directory,
 )
+from tallystick.skills.reference import ReferenceCatalog, reference_catalog
 from tallystick.skills.skills import Skills, fill_in
 from tallystick.skills.trust import Admitted, SkillTrust
 
@@ -342,7 +343,10 @@ def show_command(
     for key, value in msgspec.structs.asdict(skill.manifest).items():
         text = _field(value)
         if text:
-            echo_line(f"{key:<16}  {text}", indent=18)
+            unused = "  (not used here)" if key in UNUSED_KEYS else ""
+            echo_line(f"{key:<16}  {text}{unused}", indent=18)
+    if skill.manifest.user_invocable:
+        echo_line(f"{'command':<16}  {_command_of(skill)}", indent=18)
     echo_line(f"{'digest':<16}  {bundle.sha256}", indent=18)
     for file in bundle.files:
         click.echo(f"  {one_line(file.path)}  {file.bytes:,} bytes")
@@ -352,6 +356,16 @@ def show_command(
     if body is not None:
         click.echo(f"\n{safe_text(body)}")
     return OK
+
+
+def _command_of(skill: Skill) -> str:
+    """Return the command that puts a skill into a prompt.
+
+    The hint about its arguments is not part of it: a stranger wrote that, and commands are copied.
+    """
+    asked = shlex.quote(skill.id) if " " in skill.id else skill.id
+    arguments = " ARGUMENTS" if skill.manifest.argument_hint else ""
+    return f'tally run QUESTION --skill "{one_line(asked)}{arguments}"'
 
 
 def _found_or_failed(found: FoundSkills, name: str) -> Skill | None:

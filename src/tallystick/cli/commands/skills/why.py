@@ -10,7 +10,6 @@ from tallystick.cli.commands.skills.skills import DIRECTORIES, find_skills
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.client import Session
-from tallystick.runtime.runs.history import resolve_run, whole_records
 from tallystick.settings.paths import ledger_path
 from tallystick.skills.skills import Skills
 from tallystick.skills.why import Why, why_here, why_in_run
@@ -44,9 +43,7 @@ def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_js
 
 def _in_run(name: str, run: str) -> Why:
     with Session(ledger=open_stores(ledger_path()).ledger, config=None) as session:
-        found = resolve_run(session.ledger, run)
-        records = whole_records(session.ledger, found)
-        return why_in_run(found, records, session.attachments_of(records), name)
+        return why_in_run(session, run, name)
 
 
 def _now(name: str, directories: tuple[Path, ...]) -> Why:
