@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -37,7 +36,7 @@ from tallystick.testing.sandbox import PlainSandbox
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """A home and a project, which this process is in."""
     for name in [each for each in os.environ if each.startswith(("TALLYSTICK_", "XDG_"))]:
         monkeypatch.delenv(name)
@@ -45,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     (made.project / ".git").mkdir()
     monkeypatch.setenv("HOME", str(made.path))
     monkeypatch.chdir(made.project)
-    yield made
+    return made
 
 
 @pytest.fixture

@@ -237,6 +237,8 @@ def _host(record: CallHost | HostAnswered) -> str:
 def _skill_text(record: HostAnswered) -> str:
     """Write what the call did with a skill; an empty text if it did nothing with one."""
     match record.skill:
+        case SkillLoaded(id=id, fork=True):
+            return f"  a child run followed the skill {plain(id)}"
         case SkillLoaded(id=id):
             return f"  loaded the skill {plain(id)}"
         case SkillUsed(id=id) as used:
