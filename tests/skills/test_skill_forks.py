@@ -121,7 +121,7 @@ def test_a_run_of_its_own_follows_the_skill_and_its_answer_is_what_load_returns(
     assert not any("Count the letters" in text for text in model.prompts if "the root" in text)
     loaded = answers(records)[0].skill
     assert isinstance(loaded, SkillLoaded)
-    assert (loaded.id, loaded.fork) == ("count", True)
+    assert (loaded.id, loaded.by_child) == ("count", True)
     assert session.replay(run.run).held
     assert session.replay(child).held
     assert verify_ledger(session.ledger).ok
@@ -285,7 +285,7 @@ def test_where_no_run_may_stand_deeper_the_program_gets_the_instructions(
     assert run.answer == "Count the letters."
     loaded = answers(records_of(session, run))[0].skill
     assert isinstance(loaded, SkillLoaded)
-    assert not loaded.fork
+    assert not loaded.by_child
     assert session.replay(run.run).held
 
 

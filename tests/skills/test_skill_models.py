@@ -240,7 +240,7 @@ def test_a_skill_without_a_model_is_recorded_as_before(sandbox: WasmSandbox, roo
         inside = msgspec.json.decode(encode_record(record))
         found = inside["skills"]["put"][0] if field == "put" else inside["skill"]
         assert found["id"] in ("inherits", "plain")
-        assert not {"model", "fork"} & found.keys()
+        assert not {"model", "by_child"} & found.keys()
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from tests.runtime.run.cut_runs import played, without_time
 from tests.skills.skill_runs import answers, asked, make_skill, outputs, play_with
 
+from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.machine.machine import advance, begin
@@ -26,6 +27,8 @@ from tallystick.core.records import (
     SkillMatched,
     SkillUsed,
 )
+from tallystick.ledger.memory import MemoryLedger
+from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.functions import host_function
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.skills import skills as runtime_skills
@@ -35,6 +38,7 @@ from tallystick.skills.format.bundle import bundle_of
 from tallystick.skills.skills import Skills, evidence_of, read_evidence, recorded_cards
 from tallystick.skills.why import SkillDrift, why_in_run
 from tallystick.testing.ledgers import LastingAttachments
+from tallystick.testing.models import block
 from tallystick.testing.plans import program
 from tallystick.testing.runs import Played
 
@@ -366,6 +370,36 @@ def test_a_loaded_skill_narrows_the_programs_that_follow(
     # What one has narrowed, another does not widen.
     assert second.split() == third.split() == ["looked", "no"]
     assert run.replayed().held
+
+
+# -- what a skill asks, and who follows it -----------------------------------------------------
+
+
+def test_in_the_sandbox_a_child_run_follows_a_skill_and_asks_its_model(
+    sandbox: WasmSandbox, tmp_path: Path
+) -> None:
+    make_skill(
+        tmp_path,
+        "letters",
+        body="Count the letters of the file.\n",
+        files={"words.txt": "abcde", "more/logo.png": b"\x89PNG\xff"},
+        context="fork",
+        model="small",
+    )
+    ledger = MemoryLedger()
+    session = Session(
+        model=ScriptedModel.of(block("n = skills.load('letters')"), block("FINAL(n * 2)")),
+        models={"small": ScriptedModel.of(block("FINAL(len(context))"))},
+        ledger=ledger,
+        sandbox=sandbox,
+        skills=Skills.of(tmp_path),
+    )
+
+    run = session.run("count")
+
+    assert run.answer == "55"
+    assert all(session.replay(row.run).held for row in ledger.runs())
+    assert len(ledger.runs()) == 2
 
 
 # -- evidence ----------------------------------------------------------------------------------

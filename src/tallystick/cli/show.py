@@ -237,7 +237,7 @@ def _host(record: CallHost | HostAnswered) -> str:
 def _skill_text(record: HostAnswered) -> str:
     """Write what the call did with a skill; an empty text if it did nothing with one."""
     match record.skill:
-        case SkillLoaded(id=id, fork=True):
+        case SkillLoaded(id=id, by_child=True):
             return f"  a child run followed the skill {plain(id)}"
         case SkillLoaded(id=id):
             return f"  loaded the skill {plain(id)}"

@@ -136,7 +136,7 @@ class SkillCalls:
             told=cut(text, SHOWN_CHARS_MAX) if is_long and not is_fork else "",
             files=self._skills.files(skill),
             model=recorded_model_name(skill.manifest.own_model, self._find_model),
-            fork=is_fork,
+            by_child=is_fork,
         )
         call.notes.append(loaded)
         if not is_fork:

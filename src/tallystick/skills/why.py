@@ -251,7 +251,7 @@ def _turns_of_use(
             continue
         turn = turns.get(record.program, 0)
         match record.skill:
-            case SkillLoaded(fork=True):
+            case SkillLoaded(by_child=True):
                 followed.append(turn)
             case SkillLoaded():
                 loaded.append(turn)

@@ -259,7 +259,7 @@ def _after_load(skills: SkillState, loaded: SkillLoaded, text: str | None) -> Sk
     skills = msgspec.structs.replace(
         skills, loaded=(*skills.loaded, *(() if id in skills.loaded else (id,)))
     )
-    if loaded.fork:
+    if loaded.by_child:
         # Its instructions were for the child run: they narrow that one, and are not shown here.
         return skills
     if loaded.model:

@@ -276,8 +276,8 @@ class SkillLoaded(
 
     `told` is the part that the model is shown, if the answer is so long that it is kept apart.
     `files` are the first of the other files in its folder. `model` is the model that it names for
-    calls of programs, if it names one. With `fork`, a child run followed the instructions, and the
-    program was given the child's answer.
+    calls of programs, if it names one. With `by_child`, a child run followed the instructions, and
+    the program was given the child's answer.
     """
 
     id: str
@@ -290,7 +290,7 @@ class SkillLoaded(
     told: str = ""
     files: tuple[str, ...] = ()
     model: str = ""
-    fork: bool = False
+    by_child: bool = False
 
 
 class SkillUsed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="skill.used"):
