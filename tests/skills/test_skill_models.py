@@ -138,6 +138,19 @@ def test_child_runs_and_their_own_calls_ask_it_too(
     assert world.session.replay(child).held
 
 
+def test_models_of_one_name_are_told_apart_by_those_that_were_given_to_them(
+    sandbox: WasmSandbox, root: Path
+) -> None:
+    world = World(sandbox, root, "skills.load('for-small')", "FINAL(rlm_query('a part'))")
+    for each in world.others.values():
+        each.name = world.root.name
+
+    run = world.run()
+
+    assert run.answer == "child small"
+    assert world.session.replay(run.run).held
+
+
 def test_a_name_in_the_call_counts_before_that_of_the_skill(
     sandbox: WasmSandbox, root: Path
 ) -> None:

@@ -29,7 +29,13 @@ from tallystick.skills.format.manifest import Card
 from tallystick.skills.layers import Registry, Skill
 from tallystick.skills.match import search
 from tallystick.skills.scripts import Job, ScriptResult, Scripts, text_files
-from tallystick.skills.skills import Skills, check_invocable, fill_in, plain_path
+from tallystick.skills.skills import (
+    Skills,
+    check_invocable,
+    fill_in,
+    plain_path,
+    recorded_model_name,
+)
 
 NO_SKILLS = Skills(registry=Registry())
 _FOUND_MAX = 50
@@ -135,7 +141,7 @@ class SkillCalls:
             allowed_tools=card.allowed_tools,
             told=cut(text, SHOWN_CHARS_MAX) if is_long and not is_fork else "",
             files=self._skills.files(skill),
-            model=recorded_model_name(skill.manifest.own_model, self._find_model),
+            model=self._model_of(skill),
             by_child=is_fork,
         )
         call.notes.append(loaded)
@@ -168,6 +174,18 @@ class SkillCalls:
             # Not the text: its file may change until a child that was cut off is resumed.
             identity=["skill", loaded.id, list(arguments)],
         )
+
+    def _model_of(self, skill: Skill) -> str:
+        """Return the model that a skill names, by its name on record; "" if it names none.
+
+        A model that the run may not ask keeps the name that the skill gives it: a call that would
+        ask it is refused, and says so.
+        """
+        named = skill.manifest.own_model
+        try:
+            return recorded_model_name(named, self._find_model) if named else ""
+        except UsageError:
+            return named
 
     def _check_not_begun(self, call: Call, error: TallystickError) -> None:
         """Raise `ResumeRefused` if this call has a child run, which only its skill can continue."""
@@ -273,20 +291,6 @@ def _search_result(card: Card) -> dict[str, str]:
     arguments = {"arguments": card.argument_hint} if card.argument_hint else {}
     load = f"print(skills.load({card.id!r}))"
     return {"id": card.id, "description": card.description, **when, **arguments, "load": load}
-
-
-def recorded_model_name(named: str, find_model: FindModel) -> str:
-    """Return the name by which a skill's model is recorded, "" if it names none.
-
-    A model that the run may not ask keeps the name that the skill gives it: a call that would ask
-    it is refused, and says so.
-    """
-    if not named:
-        return ""
-    try:
-        return find_model(named).name
-    except UsageError:
-        return named
 
 
 def _text(value: object, what: str) -> str:

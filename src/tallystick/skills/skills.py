@@ -387,12 +387,22 @@ def _model_of(skill: Skill, find_model: FindModel | None) -> str:
     if not named or find_model is None:
         return named
     try:
-        return find_model(named).name
+        return recorded_model_name(named, find_model)
     except UsageError as error:
         raise SkillArguments(
             f"skill {skill.id!r}: {error}; add it with --sub-model (in Python: models=), or give "
             f"one of these that name as an alias"
         ) from error
+
+
+def recorded_model_name(named: str, find_model: FindModel) -> str:
+    """Return the name by which a skill's model is recorded. Raise what `find_model` raises.
+
+    It is that of the model. If another model of the run has the same one, it is the name that the
+    skill gives: it has to lead to the same model again.
+    """
+    found = find_model(named)
+    return found.name if find_model(found.name) is found else named
 
 
 def _skill_match(match: Match) -> SkillMatch:
