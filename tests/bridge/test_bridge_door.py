@@ -40,6 +40,7 @@ from tallystick.core.records import (
     QueryReplied,
     Record,
     RunStarted,
+    SkillModel,
 )
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.port import Model, ModelError, ModelReply
@@ -225,6 +226,23 @@ def test_the_model_and_the_length_that_are_asked_for_are_kept() -> None:
     assert reply.body["response"] == "small"
     assert small.caps == [33]
     assert (run.of(QueryAsked)[0].model, run.of(QueryAsked)[0].tokens_out_max) == ("fake:small", 33)
+
+
+@pytest.mark.parametrize(
+    ("asked", "skill", "answer"),
+    [({}, None, "own"), ({}, "small", "small"), ({"model": "large"}, "small", "large")],
+)
+def test_a_question_without_a_model_asks_that_of_the_loaded_skill(
+    asked: dict[str, str], skill: str | None, answer: str
+) -> None:
+    models: dict[str, Model] = {
+        each: ModelDouble(name=f"fake:{each}", answers=each) for each in ("small", "large")
+    }
+    run = Run(ModelDouble(answers="own"), models=models)
+    if skill is not None:
+        run.calls.scope.skill_model = SkillModel(name=skill, skill="shelves")
+
+    assert one(run, {"prompt": "x", **asked}).body["response"] == answer
 
 
 def test_a_token_caps_a_reply_that_did_not_ask_for_a_length() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -312,6 +313,44 @@ def test_several_forks_of_one_program_are_children_of_their_own(
     assert run.answer == '["5","5","2"]'
     assert len(children(records_of(session, run))) == 3
     assert session.replay(run.run).held
+
+
+def test_a_cancel_ends_the_child_too_and_a_resume_finishes_both(
+    sandbox: WasmSandbox, root: Path
+) -> None:
+    # The child's first call is never answered.
+    hangs = [True]
+    model = ModelDouble(
+        lambda call: (
+            block([LOAD, "FINAL(found)"][call.turn])
+            if "the root" in call.text
+            else None
+            if hangs.pop()
+            else block(COUNT)
+        )
+    )
+    session = opened(sandbox, root, model)
+
+    async def cancel() -> None:
+        task = asyncio.ensure_future(session.arun("the root"))
+        assert await asyncio.to_thread(model.wait_until_hung)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    (run,) = (each.run for each in session.ledger.runs() if each.caller is None)
+    # The end is recorded in the client's thread, which the caller does not wait for.
+    session._loop.close()
+    (begun,) = children(records_of(session, run))
+    assert [session.ledger.row(each).stop for each in (run, begun)] == ["cancelled"] * 2  # type: ignore[union-attr]
+    hangs.append(False)
+
+    resumed = session.resume(run, in_doubt="retry")
+
+    assert resumed.answer == "5"
+    assert session.replay(run).held
+    assert {*children(records_of(session, run))} == {begun}
 
 
 # -- after a crash ---------------------------------------------------------------------------------
