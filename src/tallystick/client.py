@@ -205,7 +205,7 @@ class Session:
     `model` is a backend, or a name such as `"ollama:qwen2.5-coder"`, which is opened when it is
     needed. `functions` are tools that programs may call. Attachments are stored beside the ledger;
     `attachments` stores them for a ledger that has no file. `models` are further models that
-    programs may ask by name.
+    programs may ask by name, and that skills may name for them.
 
     `budget` limits all runs of this object together, `total` all runs of all processes on this
     ledger's file. `pricing` are the prices of calls. `lookup` asks a provider, by model and key of
@@ -727,6 +727,16 @@ class Session:
         """
         return self._model_of(name)
 
+    def models_of_programs(self, sub_model: str | None = None) -> FindModel:
+        """Return the function that finds the models which programs of a new run may ask.
+
+        `sub_model` is that of the run. Raise `UsageError` if there is no own model.
+        """
+        return self._models_for(self._model_of(None), self._sub_model_of(sub_model, None, None))
+
+    def _models_for(self, own: Model, sub: Callable[[], Model] | None) -> FindModel:
+        return models_for_programs(own, self._models, sub, self._full_name)
+
     def _model_of(self, name: str | None) -> Model:
         if name is None or (self._model is not None and self._model.name == name):
             if self._model is None:
@@ -863,7 +873,7 @@ class Session:
             capabilities=self._capabilities_of(caller, request=request, recorded=recorded),
             model=self._model_of,
             recorded_model=lambda name: self._recorded_model(name, sub),
-            models=lambda own: models_for_programs(own, self._models, sub, self._full_name),
+            models=lambda own: self._models_for(own, sub),
             sub_model=sub,
             backends=self._backends,
             run_attachments=self._run_attachments,

@@ -73,12 +73,13 @@ def test_the_model_of_a_skill_is_asked_and_its_name_is_on_record(
     assert code_of(tally("replay", "last")) == 0
 
 
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
 def test_a_model_that_the_run_may_not_ask_is_one_line_before_anything_is_written(
-    tally: Tally,
+    tally: Tally, words: list[str]
 ) -> None:
     tally.skill("shelves", model="opus")
 
-    refused = tally.run("--skill", "shelves")
+    refused = tally.run("--skill", "shelves", *words)
 
     assert code_of(refused) == 2
     line = str(refused.exception)

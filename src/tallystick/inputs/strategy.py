@@ -39,6 +39,7 @@ from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.tokens import input_estimate, text_tokens_estimated
 from tallystick.runtime.calls.capability import AskedRun, Capability
 from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.context.inputs import Input
 from tallystick.runtime.context.namespace import texts_of
@@ -363,11 +364,13 @@ def estimate_run(
     pricing: Pricing,
     capabilities: Sequence[Capability] = (),
     put_skills: Sequence[str] = (),
+    find_model: FindModel | None = None,
 ) -> Estimate:
     """Return an estimate of a run, without starting it or asking a model.
 
     The inputs are read, and nothing is stored on disk. `capabilities` add to the prompt what they
-    add to that of a run. Raise `UsageError` if an input or the request is wrong.
+    add to that of a run. `find_model` finds the models that its programs may ask; without it, those
+    that skills name are not checked. Raise `UsageError` if an input or the request is wrong.
     """
     layout = layout_of(inputs, question=goal)
     # Imported here: only an estimate needs attachments in memory.
@@ -401,7 +404,13 @@ def estimate_run(
         images=tuple(_picture(each) for each in inputs if each.is_picture),
         schema=schema_text(schema),
     )
-    asked = AskedRun(goal=goal, inputs=inputs, put_skills=put_skills, session_id="estimate")
+    asked = AskedRun(
+        goal=goal,
+        inputs=inputs,
+        put_skills=put_skills,
+        session_id="estimate",
+        find_model=find_model,
+    )
     for each in capabilities:
         started = msgspec.structs.replace(started, **each.start_fields(asked, run_attachments))
     messages = prompt.opening(started)

@@ -226,6 +226,7 @@ def run_command(
                 pricing=pricing,
                 capabilities=_capabilities(skills, put_skills),
                 put_skills=put_skills,
+                find_model=opened_here.models_of_programs(sub_model),
             )
             show_estimate(estimate, as_json=as_json)
             return OK

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class AskedRun:
     """The parts of the request for a new run that a capability needs.
 
-    `find_model` finds the models that its programs may ask; None for an estimate, which asks none.
+    `find_model` finds the models that its programs may ask; None if they are not to be checked.
     """
 
     goal: str
