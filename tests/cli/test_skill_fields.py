@@ -58,6 +58,7 @@ def tally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tally:
     return Tally(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "answer"), [("root", "by the root"), ("sub", "by the sub-model")])
 def test_the_model_of_a_skill_is_asked_and_its_name_is_on_record(
     tally: Tally, name: str, answer: str
@@ -90,6 +91,7 @@ def test_a_model_that_the_run_may_not_ask_is_one_line_before_anything_is_written
     assert tally("ls").stdout == ""
 
 
+@pytest.mark.slow
 def test_an_alias_says_which_model_a_name_in_a_skill_means(tally: Tally) -> None:
     tally.skill("shelves", model="opus")
     config = tally.directory / "config" / "tallystick" / "config.toml"
@@ -101,6 +103,7 @@ def test_an_alias_says_which_model_a_name_in_a_skill_means(tally: Tally) -> None
     assert (code_of(ran), ran.stdout) == (0, "by the root\n"), ran.exception
 
 
+@pytest.mark.slow
 def test_a_fork_is_a_child_run_that_commands_show(tally: Tally) -> None:
     tally.skill("shelves", body="Count the shelves of $1.\n", context="fork")
     loads = said("found = skills.load('shelves', 'hall 5')", "print(found)")
