@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -52,7 +53,7 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     if endpoint.stream:
         body["stream"] = True
     return WireRequest(
-        path="/messages" if endpoint.base_url.endswith("/v1") else "/v1/messages",
+        path=_path("messages", endpoint),
         headers={"anthropic-version": _VERSION},
         body=msgspec.json.encode(body),
     )
@@ -61,6 +62,15 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
 def authorization(key: Secret) -> tuple[str, str]:
     """Return the name and value of the header with the key."""
     return "x-api-key", key.reveal()
+
+
+def listing(endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the list of models, and the headers of a request for it."""
+    return _path("models?limit=1000", endpoint), {"anthropic-version": _VERSION}
+
+
+def _path(name: str, endpoint: Endpoint) -> str:
+    return f"/{name}" if endpoint.base_url.endswith("/v1") else f"/v1/{name}"
 
 
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
