@@ -242,7 +242,7 @@ def test_completing_a_run_among_ten_thousand_takes_at_most_150_ms(home: Path) ->
     with SqliteLedger(home / "data" / "ledger.db") as ledger:
         for number in range(10_000):
             made(ledger, number)
-    command = [BIN / "tally", "completion", "words", "tally inspect "]
+    command = [str(BIN / "tally"), "completion", "words", "tally inspect "]
     took = []
     for _ in range(7):
         before = os.times()
