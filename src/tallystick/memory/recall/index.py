@@ -73,8 +73,9 @@ class Masked:
     @property
     def numbers(self) -> list[int]:
         """The numbers of all notes under the mask."""
-        found: list[int] = self._columns.number.values[self._mask].tolist()
-        return found
+        import numpy as np
+
+        return self._numbers_at(np.flatnonzero(self._mask).tolist())
 
     def authors(self, said: frozenset[str]) -> list[str]:
         """Return the authors of notes under the mask whose names have one of these words."""
