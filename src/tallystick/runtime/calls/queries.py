@@ -34,7 +34,9 @@ from tallystick.core.records import (
     Record,
     SkillModel,
 )
-from tallystick.core.schema import check_schema, json_in_reply, problem_of
+from tallystick.core.schema.check import check_schema
+from tallystick.core.schema.replies import json_in_reply
+from tallystick.core.schema.values import problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
