@@ -327,7 +327,10 @@ class Audit:
     def _named_by(
         self, run: str, count: int
     ) -> Iterator[tuple[tuple[str, int | None], tuple[str, int]]]:
-        """Yield what a run names in its first `count` entries, and shares with its ancestors."""
+        """Yield what a run names in its first `count` entries, and shares with its ancestors.
+
+        What a run named before it was pruned is left out.
+        """
         walked: set[str] = set()
         while run not in walked:
             walked.add(run)
@@ -386,7 +389,10 @@ class Audit:
         return [BadRow(what="body", run=row.run, why=why)]
 
     def _total_faults(self, acts: Mapping[str, Sequence[Act]]) -> list[BadRow]:
-        """Return contradictions between totals, reservations, and the charges in records."""
+        """Return contradictions between totals, reservations, and the charges in records.
+
+        If the totals cannot be read, the result is that error.
+        """
         charged: list[Amount] = []
         for run, seen in self._seen.items():
             own = [act.kind for act in acts.get(run, ()) if act.kind != "erased"]
@@ -461,7 +467,8 @@ class Audit:
     def _count_fault(self, noted: SessionRun, session: str) -> str | None:
         """Return what a session has wrong about a run that it lists; None if nothing.
 
-        A higher count than that of the records is no fault.
+        A higher count than that of the records is no fault. Figures are only compared for a run
+        that has ended and was not resumed.
         """
         if self._is_of_other(noted.run, session):
             return "the session lists this run, whose records do not name the session"
@@ -558,7 +565,10 @@ def verify_references(
 def _missing_of_sessions(
     ledger: SqliteLedger, attachments: CollectableAttachments
 ) -> list[BadAttachment]:
-    """Return the attachments that sessions need for interpreters and do not keep."""
+    """Return the attachments that sessions need for interpreters and do not keep.
+
+    Raise `StoreError` if the sessions cannot be read.
+    """
     book = stores_of(ledger).sessions.book
     if not book.exists:
         return []

@@ -232,7 +232,10 @@ class Erasure:
             return Kept(run=run, why=f"cannot be pruned: {error}")
 
     def _find(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
-        """Return the needles, where they were found, and the ids of notes that may be erased."""
+        """Return the needles, where they were found, and the ids of notes that may be erased.
+
+        Notes that may not be erased, and runs that only the owner may erase, go into the result.
+        """
         may = preview_forget(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
         ids = (*(note.id for note in may.notes), *may.gone)
         texts = {note.id: note.content for note in may.notes if note.content != REDACTED}
