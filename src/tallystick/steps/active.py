@@ -387,7 +387,7 @@ class ActiveStep:
 
     @property
     def model(self) -> str | None:
-        """The model of calls that name none."""
+        """The model of calls that name none; None if the step has none."""
         return self.definition.model
 
     @property

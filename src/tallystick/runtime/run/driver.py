@@ -244,7 +244,10 @@ class Driver:
         return ReceiptIssued(receipt=receipt), state.ended
 
     def _pass_on(self) -> None:
-        """Apply every resume or fork that is on record between two intents."""
+        """Apply every resume or fork that is on record between two intents.
+
+        A resumed run raises `ResumeDiverged` if it does not repeat its record up to here.
+        """
         while (found := self._journal.continuation(ending=not self._next)) is not None:
             continuation, ended = found
             if ended is not None:
