@@ -798,7 +798,10 @@ class Session:
         return next((each for each in (own, *known) if each.name == name), own)
 
     def _named_model(self, name: str) -> Model:
-        """Return a model that is opened by the settings. It is closed with this object."""
+        """Return a model that is opened by the settings. It is closed with this object.
+
+        Raise `UsageError` if it cannot be opened.
+        """
         from tallystick.runtime.runs.history import recorded_model
         from tallystick.settings.models import open_model
 

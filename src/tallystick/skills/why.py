@@ -96,7 +96,10 @@ def drift_of(
 
 
 def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDrift | None:
-    """Return how a file of a skill differs from its recorded digest; None if it does not."""
+    """Return how a file of a skill differs from its recorded digest; None if it does not.
+
+    A file that cannot be read now counts as gone.
+    """
     now = None
     shown = file or "SKILL.md"
     if skills is not None:

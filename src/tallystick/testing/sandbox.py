@@ -309,7 +309,7 @@ class _Namespace:
     # -- programs --------------------------------------------------------------------------------
 
     def _remember(self, name: str, source: str) -> str:
-        """Keep the source for tracebacks, under a name that no earlier program has."""
+        """Keep the source for tracebacks, under a name that no earlier program has. Return it."""
         unique, number = name, 1
         while unique in self._seen:
             number += 1

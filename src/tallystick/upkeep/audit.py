@@ -225,7 +225,10 @@ class Audit:
         rows: Mapping[str, RunRow],
         acts: Mapping[str, Sequence[Act]],
     ) -> Iterator[tuple[str, str, str, str]]:
-        """Yield the run, its holder, the attachment, and the fault."""
+        """Yield each attachment that the holder of a run lacks, or keeps with another length.
+
+        The values are the run, its holder, the attachment, and the fault.
+        """
         for run, (id, byte_len), where in self._expected_attachments(rows, acts):
             session_id = self._seen[run].session_id
             assert session_id is not None
@@ -307,7 +310,10 @@ class Audit:
     def _expected_attachments(
         self, rows: Mapping[str, RunRow], acts: Mapping[str, Sequence[Act]]
     ) -> Iterator[tuple[str, tuple[str, int | None], str]]:
-        """Yield what the holder of each run must keep: run, attachment, and where it is named."""
+        """Yield what the holder of each run must keep: run, attachment, and where it is named.
+
+        Runs without a row are left out, and so is an ancestor that was imported with a fork.
+        """
         parents = {
             each.begun.parent for each in self._seen.values() if isinstance(each.begun, RunForked)
         }
@@ -503,7 +509,10 @@ def _interpreters(book: SessionBook, session: str) -> list[tuple[str, Left]]:
 def _not_held(
     book: SessionBook, session: str, held: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each attachment that a session needs and does not keep, with a description."""
+    """Yield each attachment that a session needs and does not keep, with a description.
+
+    One that it keeps with another length counts too.
+    """
     holder = snapshots_holder(session)
     for which, left in _interpreters(book, session):
         for ref in left.attachments:
@@ -645,7 +654,10 @@ def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
 
 
 def _not_covered(runs: Sequence[str], *, has_acts: bool) -> tuple[str, ...]:
-    """Return the checks that are not possible for `runs`, which an older version created."""
+    """Return the checks that are not possible for `runs`, which an older version created.
+
+    The result is empty for no runs.
+    """
     if not runs:
         return ()
     whose = (

@@ -459,7 +459,11 @@ class Erasure:
     def _output_files(
         self, needles: TextForms, found: Survey, going: Collection[str]
     ) -> list[Path]:
-        """Return the output files to delete: those of erased runs, and those that have the text."""
+        """Return the output files to delete: those of erased runs, and those that have the text.
+
+        For an agent, only the former. Files of runs in `found` that are running are left out, even
+        if they have the text.
+        """
         ours = set(self._output_of_runs(found, going))
         busy = {found.sessions.get(run) for run in found.runs if is_running(self._ledger, run)}
         return [

@@ -144,7 +144,10 @@ def resolve_run(ledger: Ledger, named: str) -> str:
 
 
 def _last_run(ledger: Ledger) -> str:
-    """Return the newest run that no program began. Raise `UsageError` if there is none."""
+    """Return the newest run that no program began. Raise `UsageError` if there is none.
+
+    A chain of steps does not count. Nor does a run without an entry that another one began.
+    """
     after = ""
     while page := ledger.runs(_OUTERMOST, after=after, most=_LOOKED_AT, newest_first=True):
         for row in page:
