@@ -74,7 +74,10 @@ def _path(name: str, endpoint: Endpoint) -> str:
 
 
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
-    """Return messages as turns: consecutive ones of one role become one with several blocks."""
+    """Return messages as turns: consecutive ones of one role become one with several blocks.
+
+    System messages are left out: they have a field of their own.
+    """
     turns: list[tuple[str, list[dict[str, object]]]] = []
     for message in messages:
         if message.role == "system":
@@ -258,7 +261,10 @@ class _Reader:
 
 
 def _input_of(usage: dict[str, Any]) -> int | None:
-    """Return the input tokens that a report counts; None if one of its counts is not valid."""
+    """Return the input tokens that a report counts; None if one of its counts is not valid.
+
+    A count that is missing is 0.
+    """
     total = 0
     for name in _TOKENS_IN:
         count = usage.get(name, 0)

@@ -430,7 +430,11 @@ class QueryCall:
 
     @asynccontextmanager
     async def _pay(self, model: Model) -> AsyncIterator[ReservedCall]:
-        """Wait for a place, and yield the reservation, which may be one of its batch."""
+        """Wait for a place, and yield the reservation, which may be one of its batch.
+
+        On the way out it is released, unless it was settled. Raise what `ModelDoor.admit` raises;
+        for one of a batch, only `BudgetOverrun` if another call cost more than its reservation.
+        """
         held = self._held.pop(self._request.item, None)
         if held is None:
             async with self._door.admit(
