@@ -18,7 +18,8 @@ from tallystick.memory.recall.scope import Embedded
 from tallystick.memory.recall.selection import EVERYTHING, Filters
 from tallystick.memory.recall.view import view
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import record_access, relate, remember, share
+from tallystick.memory.remember import record_access, remember
+from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import (

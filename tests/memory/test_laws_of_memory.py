@@ -16,7 +16,8 @@ from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
 from tallystick.memory.recall.selection import EVERYTHING, NOW
 from tallystick.memory.recall.view import View, view
-from tallystick.memory.remember import record_access, relate, remember, share
+from tallystick.memory.remember import record_access, remember
+from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors, model_of
