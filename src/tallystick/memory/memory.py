@@ -344,8 +344,7 @@ class Memory:
         with looking(
             self.store, reader=self._reader, filters=NOW, as_of=None, at=None, index=index
         ) as looked:
-            if looked.indexed:
-                looked.count_all(count_tokens, tokenizer=TOKENIZER)
+            looked.count_all(count_tokens, tokenizer=TOKENIZER)
 
     # -- notes ---------------------------------------------------------------------------------
 
@@ -439,6 +438,7 @@ class Memory:
             _check_text("a tag", tag)
         place, at = resolve_as_of(self.store, as_of)
         embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        index = self._standing_index()
         made = recall(
             self.store,
             query,
@@ -457,8 +457,9 @@ class Memory:
             embedder=embedder,
             count=count_tokens,
             tokenizer=TOKENIZER,
-            index=self._standing_index(),
+            index=index,
         )
+        remarks = (*remarks, *(() if index is None else index.remarks))
         return made if not remarks else _with_remarks(made, remarks)
 
     def run_program(

@@ -22,6 +22,7 @@ import msgspec
 from tallystick.memory.note import Note, duplicate_digest
 from tallystick.memory.recall import words as ranking_terms
 from tallystick.memory.receipts.receipt import Receipt, id_of, receipt_hash
+from tallystick.memory.store.blocks import BLOCK_SCHEMA, delete_blocks_of
 from tallystick.memory.store.records import (
     MemoryRecord,
     ModelChosen,
@@ -123,6 +124,7 @@ PROJECTION_SCHEMA = (
     "CREATE VIRTUAL TABLE words USING fts5"
     "(terms, content='told', content_rowid='number', columnsize=0, detail=none, "
     "tokenize=\"ascii tokenchars '_'\")",
+    *BLOCK_SCHEMA,
 )
 # Every table above that has rows of its own, with the order in which rows are compared.
 PROJECTION_TABLES = {
@@ -162,7 +164,7 @@ _Later = _Changing | NoteRelated | NoteShared | NoteRedacted | NoteErasedRecord 
 
 def drop_projections(db: sqlite3.Connection) -> None:
     """Drop every projection table that exists. Vectors are not projections: they stay."""
-    for table in ("words", *PROJECTION_TABLES):
+    for table in ("words", "block", *PROJECTION_TABLES):
         db.execute(f"DROP TABLE IF EXISTS {table}")
 
 
@@ -458,9 +460,10 @@ def _share_rule(db: sqlite3.Connection, seq: int, record: NotesShared) -> None:
 def _drop(db: sqlite3.Connection, number: int) -> None:
     """Delete the rows with what a note said. Rows that are gone already are no error.
 
-    Those are its terms, state, tags and sightings, and the relations that its content named.
-    Shares, accesses and later relations stay.
+    Those are its terms, state, tags and sightings, the relations that its content named, and the
+    block of the index. Shares, accesses and later relations stay.
     """
+    delete_blocks_of(db, number)
     row = db.execute("SELECT terms FROM told WHERE number = ?", (number,)).fetchone()
     if row is not None:
         # An FTS5 table with external content needs the old terms to remove them.
