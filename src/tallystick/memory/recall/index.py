@@ -377,7 +377,10 @@ class StandingIndex:
         return True
 
     def _read_after(self, db: sqlite3.Connection, head: Head) -> None:
-        """Read the entries after the position that the index has reached."""
+        """Read the entries after the position that the index has reached.
+
+        Raise `MemoryCorrupt` if one cannot be read; a part of them may be in the index then.
+        """
         touched = self._changed_numbers(db)
         held, new = self._held, Span(self._seq + 1, head.count)
         model = latest_model(db)
