@@ -47,7 +47,8 @@ from tallystick.memory.receipts.receipt import (
     receipt_bytes,
 )
 from tallystick.memory.receipts.receipts import chain_end, issue_forget
-from tallystick.memory.remember import check_may, check_origin
+from tallystick.memory.remember import check_origin
+from tallystick.memory.sharing import check_may
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
     Criteria,

@@ -438,6 +438,7 @@ class Memory:
             _check_text("a tag", tag)
         place, at = resolve_as_of(self.store, as_of)
         embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        index = self._standing_index()
         made = recall(
             self.store,
             query,
@@ -456,8 +457,9 @@ class Memory:
             embedder=embedder,
             count=count_tokens,
             tokenizer=TOKENIZER,
-            index=self._standing_index(),
+            index=index,
         )
+        remarks = (*remarks, *(() if index is None else index.remarks))
         return made if not remarks else _with_remarks(made, remarks)
 
     def run_program(

@@ -128,7 +128,7 @@ def test_the_index_and_the_counts_are_made_before_the_time_begins(
         counted.append(len(numbers))
         return usual(db, numbers, count)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tallystick.memory.recall.index.content_tokens", counting)
+    monkeypatch.setattr("tallystick.memory.recall.contents.content_tokens", counting)
 
     memory.prepare()
     made_ready = sum(counted)

@@ -22,6 +22,7 @@ from tests.memory.memory_store import Clock, a_note, open_memory
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.forget import forget
+from tallystick.memory.recall.contents import Contents
 from tallystick.memory.recall.index import StandingIndex
 from tallystick.memory.recall.scope import Profile
 from tallystick.memory.recall.selection import EVERYTHING, NOW, select_notes
@@ -154,7 +155,7 @@ def test_an_index_of_mostly_erased_notes_is_made_anew(
         forget(memory, gone, actor=None, strategy=ForgetStrategy.HARD_DELETE, scrub=False)
 
         assert numbers(index, at=clock.now) == [made[2].seq]
-        held = index._postings._held
+        held = index._held.postings._held
         assert list(held) == ["secret2"]
 
 
@@ -198,7 +199,7 @@ def test_an_index_that_was_interrupted_is_whole_afterwards(
         remember_all(memory, [a_note("tea"), a_note("coffee")])
         index = StandingIndex(memory)
         with monkeypatch.context() as patch:
-            patch.setattr(StandingIndex, "_read_vectors", lambda *_: 1 / 0)
+            patch.setattr(Contents, "add_vectors", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 index.follow()
 

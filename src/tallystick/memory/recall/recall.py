@@ -119,6 +119,8 @@ def looking(
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
+    if index is not None:
+        index.keep()
     with memory.reading() as db:
         seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
         look = Viewpoint(reader=reader, filters=filters, seq=seq, at=moment)
@@ -127,6 +129,9 @@ def looking(
             return
         with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
             yield OpenScope(memory, db, look, standing)
+    if index.spoiled:
+        # Found only now, and the next process would find it again.
+        index.keep()
 
 
 class OpenScope:

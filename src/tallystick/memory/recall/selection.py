@@ -101,9 +101,9 @@ _COLUMNS = (
     "state.valid_to, state.expires_at, deleted_at, state.state, quarantine"
 )
 _VISIBLE = (
-    "(agent_id = :reader OR scope IN ('public', 'global') OR (scope = 'shared' AND EXISTS ("
+    "(agent_id = :reader OR scope IN ('public', 'global') OR EXISTS ("
     "SELECT 1 FROM share WHERE share.number = note.number AND share.agent_id = :reader "
-    "AND share.seq_from <= :seq AND :seq < share.seq_to)))"
+    "AND share.seq_from <= :seq AND :seq < share.seq_to))"
 )
 
 
