@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tallystick.sessions.snapshots import open_snapshots
     from tallystick.settings.paths import cache_directory, data_directory
     from tallystick.skills.skills import Skills
-    from tallystick.steps.step import completed_steps, step, step_log
+    from tallystick.steps.decorator import completed_steps, step, step_log
     from tallystick.upkeep.memory import Memory
 
     __version__: str
@@ -174,7 +174,7 @@ _HOMES = {
         "data_directory",
     ),
     "tallystick.skills.skills": ("Skills",),
-    "tallystick.steps.step": (
+    "tallystick.steps.decorator": (
         "completed_steps",
         "step",
         "step_log",
