@@ -7,9 +7,12 @@ import importlib.metadata
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+from bench.real.kept import KeptReplies
+from bench.real.meter import Meter
 from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
 from bench.real.task import Task
 
@@ -65,8 +68,11 @@ class _Listened:
         await self._model.close()
 
 
-def runner(server: Server, allowed: Allowed) -> Runner:
-    """A runner of tasks, each in a session of its own."""
+def runner(server: Server, allowed: Allowed, *, kept: KeptReplies | None = None) -> Runner:
+    """A runner of tasks, each in a session of its own.
+
+    With `kept`, requests that were answered before do not reach the model.
+    """
     limits = RunLimits(
         turns=allowed.turns,
         tokens=allowed.tokens,
@@ -75,7 +81,6 @@ def runner(server: Server, allowed: Allowed) -> Runner:
     )
 
     def run(task: Task) -> Outcome:
-        model = _Listened(_model(server))
         notes: list[str] = []
 
         def watch(run_id: str, record: Record) -> None:
@@ -84,16 +89,24 @@ def runner(server: Server, allowed: Allowed) -> Runner:
 
         inputs = [given_text(text, name=name) for name, text in task.files.items()]
         began = time.monotonic()
-        with (
-            _skills(task) as skills,
-            Session(model=model, ledger=MemoryLedger(), skills=skills) as session,
-        ):
+        with ExitStack() as stack:
+            asked = server
+            if kept is not None:
+                meter = stack.enter_context(Meter(server, seconds=allowed.seconds, kept=kept))
+                asked = replace(server, url=meter.url)
+            model = _Listened(_model(asked))
+            skills = stack.enter_context(_skills(task))
+            session = stack.enter_context(
+                Session(model=model, ledger=MemoryLedger(), skills=skills)
+            )
             ended = session.run(
                 task.question,
                 inputs=inputs,
                 limits=limits,
                 temperature=allowed.temperature,
                 strategy=task.strategy,
+                # The prompt names the time. With the present in it, no two runs ask the same.
+                clock="fixed",
                 watch=watch,
             )
         # Its connections belonged to the loop of the session; it forgets them.

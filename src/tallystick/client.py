@@ -131,7 +131,7 @@ class LoopThread:
         """Cancel all work, wait for it up to 10 seconds, and end the thread.
 
         Work that takes longer is left unfinished. Closing twice is harmless. Work that comes later
-        starts a new thread.
+        starts a new thread. Do not call this on the loop.
         """
         with self._guard:
             loop, self._loop = self._loop, None
@@ -479,7 +479,8 @@ class Session:
 
         Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
         difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
-        `RecordUnreadable` if there is no record that can be replayed.
+        `RecordUnreadable` if there is no record that can be replayed, and `AttachmentError` if an
+        attachment of the run is gone or damaged.
         """
         self._check_open()
         return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
@@ -509,7 +510,8 @@ class Session:
         lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
         `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
-        it does not repeat its record. Raise `NoBackendAvailable` if its sandbox does not work here.
+        it does not repeat its record. Raise `NoBackendAvailable` if its sandbox does not work here,
+        and `AttachmentError` if an attachment that it needs is gone or damaged.
 
         For a run in a session, raise `SessionBusy`, `SessionNotKept` if variables were lost, or
         `BudgetExhausted` if its other runs used the budget up. Inside a step, raise
@@ -556,7 +558,8 @@ class Session:
         The shared part is not paid again. With 0, only the start is shared. The next turns ask this
         client's model. `limits` are for the whole run, with the shared part; None keeps those of
         the other run, and so for `temperature`. Raise `RunNotFound`,
-        or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn.
+        or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn. Raise
+        `NoBackendAvailable`, `AttachmentError`, and the errors inside steps as `resume` does.
         """
         from tallystick.runtime.run.fork import ForkRequest
 
@@ -677,7 +680,9 @@ class Session:
     def _place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run of the step around this call, new or recorded; None outside of steps.
 
-        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here. If the
+        step is recorded, raise `UsageError` too if an input cannot be read, a model cannot be
+        opened, or the ledger is another one.
         """
         from tallystick.runtime.run.surroundings import call_site_here
 
@@ -732,7 +737,8 @@ class Session:
     def models_of_programs(self, sub_model: str | None = None) -> FindModel:
         """Return the function that finds the models which programs of a new run may ask.
 
-        `sub_model` is that of the run. Raise `UsageError` if there is no own model.
+        `sub_model` is that of the run. Raise `UsageError` if there is no own model, or if it cannot
+        be opened.
         """
         return self._models_for(self._model_of(None), self._sub_model_of(sub_model, None, None))
 
@@ -780,8 +786,9 @@ class Session:
     def _recorded_model(self, name: str | None, sub: Callable[[], Model] | None = None) -> Model:
         """Return the model that a recorded run names, or the client's own if it is unknown here.
 
-        If the client was not given a model of its own, the named one is opened. The caller compares
-        the name of what is returned.
+        If the client was given no model of its own, and has not opened the configured one, the
+        named one is opened. The caller compares the name of what is returned. Raise `UsageError` if
+        a model cannot be opened, or if there is none.
         """
         known = [*self._models.values(), *self._by_name.values()]
         if sub is not None and name is not None and (own := sub()).name == name:
@@ -793,7 +800,10 @@ class Session:
         return next((each for each in (own, *known) if each.name == name), own)
 
     def _named_model(self, name: str) -> Model:
-        """Return a model that is opened by the settings. It is closed with this object."""
+        """Return a model that is opened by the settings. It is closed with this object.
+
+        Raise `UsageError` if it cannot be opened.
+        """
         from tallystick.runtime.runs.history import recorded_model
         from tallystick.settings.models import open_model
 
@@ -813,7 +823,11 @@ class Session:
         return recorded_name(name, self._client_settings.settings)
 
     def _configure_scopes(self) -> None:
-        """Set the total and the prices of the scopes that pay for runs."""
+        """Set the total and the prices of the scopes that pay for runs.
+
+        A configured tokenizer needs the configured model, which is opened then. Raise the errors of
+        `load_settings`, and `UsageError` if that model cannot be opened.
+        """
         chosen = self._client_settings
         counted = ""
         # A configured tokenizer belongs to the configured model, and to no other.
@@ -862,7 +876,10 @@ class Session:
         run: str | None = None,
         sub_model: str | None = None,
     ) -> RunContext:
-        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`).
+
+        Raise what `_configure_scopes`, `_start_of` and `_sub_model_of` raise.
+        """
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()

@@ -523,16 +523,20 @@ class Sweep:
         self.report.orphan_file_count = len(orphans)
 
     def _bury(self) -> None:
-        """Remove the lock files of dead owners that no row and no staged file names any more."""
+        """Remove the lock files of dead owners that no row and no staged file names any more.
+
+        If the staged files or the owners cannot be listed, none is removed, and the report says so.
+        """
         owners = self._attachments.owners
-        staged = self._list_or_note(
-            lambda: [owner for owner, _ in self._attachments.staged_files()]
-        )
-        with self._attachments.looking() as rows:
-            named = {*staged, *(() if rows is None else rows.named_owners())}
-        for owner in self._list_or_note(owners.ids):
-            if owner not in named:
-                owners.bury(owner)
+
+        def find_unnamed() -> list[str]:
+            named = {owner for owner, _ in self._attachments.staged_files()}
+            with self._attachments.looking() as rows:
+                named |= set() if rows is None else rows.named_owners()
+            return [owner for owner in owners.ids() if owner not in named]
+
+        for owner in self._list_or_note(find_unnamed):
+            owners.bury(owner)
 
 
 def _size_of(path: Path) -> int:

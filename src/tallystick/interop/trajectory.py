@@ -556,7 +556,7 @@ class _Source:
     def with_ancestors(self, run: str) -> Iterator[ChainEntry]:
         """Yield the entries of a run, after those that it shares with its ancestors.
 
-        The ancestors are the runs that it was forked from.
+        The ancestors are the runs that it was forked from. Raise what `ancestors_of` raises.
         """
         for ancestor in ancestors_of(self._ledger, run):
             yield from self._entries_of(ancestor.run, ancestor.count)

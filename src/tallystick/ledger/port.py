@@ -332,28 +332,31 @@ class Receiver(Protocol):
     """
 
     def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
-        """Check an entry of an ancestor, which the imported run shares.
+        """Check an entry of an ancestor, which the imported run shares. Return None to accept it.
 
         Called once for each, in order.
         """
 
     def check_entry(self, seq: int, entry: Sealed) -> str | None:
-        """Check an entry of the run itself, whose hashes were verified.
+        """Check an entry of the run itself, whose hashes were verified. Return None to accept it.
 
         Called once for each, in order.
         """
 
     def check_attachment(self, carried: Carried) -> str | None:
-        """Check an attachment by reading its pieces.
+        """Check an attachment by reading its pieces. Return None to accept it.
 
         Called once for each; pieces not read are skipped.
         """
 
     def check_whole(self, header: ExportHeader) -> str | None:
-        """Check what was seen as a whole. Called once, after the file was read to its end."""
+        """Check what was seen as a whole. Return None to accept it.
+
+        Called once, after the file was read to its end.
+        """
 
     def take(self, carried: Carried) -> str | None:
-        """Keep the bytes of an attachment provisionally.
+        """Keep the bytes of an attachment provisionally. Return None if they are kept.
 
         Called once for each, before any transaction.
         """

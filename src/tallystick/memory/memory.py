@@ -344,8 +344,7 @@ class Memory:
         with looking(
             self.store, reader=self._reader, filters=NOW, as_of=None, at=None, index=index
         ) as looked:
-            if looked.indexed:
-                looked.count_all(count_tokens, tokenizer=TOKENIZER)
+            looked.count_all(count_tokens, tokenizer=TOKENIZER)
 
     # -- notes ---------------------------------------------------------------------------------
 

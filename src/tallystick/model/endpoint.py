@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NoReturn, get_args
 from urllib.parse import SplitResult, quote, quote_plus, urlsplit
+from weakref import WeakValueDictionary
 
 from tallystick.core.errors import UsageError
 
@@ -36,7 +37,7 @@ class Secret:
     Raise `UsageError` if it is empty or has characters that cannot be sent in a header.
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("__weakref__", "_value")
 
     def __init__(self, value: str) -> None:
         if not value:
@@ -47,6 +48,7 @@ class Secret:
                 "sent; set it to the key alone"
             )
         self._value = value
+        _known[id(self)] = self
 
     def reveal(self) -> str:
         """Return the key itself."""
@@ -71,6 +73,23 @@ class Secret:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a key is not stored")
+
+
+# Every key of this process that is in use, by the identity of its object: equal ones may end at
+# different times.
+_known: WeakValueDictionary[int, Secret] = WeakValueDictionary()
+
+
+def without_known_keys(text: str) -> str:
+    """Return a text in which "[key]" replaces every key that this process has in use.
+
+    Each is replaced as a whole, in any of its spellings. A key under 8 characters stays.
+    """
+    for secret in tuple(_known.values()):
+        for spelling in _spellings(secret) if len(secret.reveal()) >= _PART_CHARS else ():
+            if spelling in text:
+                text = text.replace(spelling, REDACTED)
+    return text
 
 
 def scrub(text: str, secret: Secret | None) -> str:

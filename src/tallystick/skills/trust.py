@@ -245,7 +245,10 @@ def remove_signer(directory: Path, fingerprint: str) -> bool:
 
 
 def _write_public(path: Path, data: bytes) -> None:
-    """Write a file that everybody may read. It replaces whatever has its name, even a link."""
+    """Write a file that everybody may read. It replaces whatever has its name, even a link.
+
+    Raise `OSError` if it cannot be written.
+    """
     write_whole(path, data)
     path.chmod(0o644)
 

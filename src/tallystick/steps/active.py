@@ -335,7 +335,11 @@ class _Chain:
         self._locked = True
 
     def _records(self, step: StepView, left: StepLeft | None) -> Iterator[Record]:
-        """Yield what to write: entries of open steps from the outermost, then the receipt."""
+        """Yield what to write: entries of open steps from the outermost, then the receipt.
+
+        What the chain has already is left out. The steps are noted as open, or as ended, while this
+        is iterated.
+        """
         again = self._again
         fresh = again is None or left is None or step.facts.path in self._open
         if again is not None and not fresh and again.has_record(step.facts, left):
@@ -407,7 +411,7 @@ class ActiveStep:
 
     @property
     def model(self) -> str | None:
-        """The model of calls that name none."""
+        """The model of calls that name none; None if the step has none."""
         return self.definition.model
 
     @property

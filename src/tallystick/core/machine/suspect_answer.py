@@ -95,7 +95,7 @@ def _fact(word: str, texts: Sequence[str]) -> str | None:
 
 
 def _whole(pattern: str, texts: Sequence[str]) -> str | None:
-    """Return the first match of a pattern that is a whole value, between separators."""
+    """Return the first match that is a whole value, between separators; None if there is none."""
     compiled = re.compile(rf"(?<![^{_SEPARATORS}]){pattern}(?![^{_SEPARATORS}])")
     return next((found[0] for text in texts if (found := compiled.search(text))), None)
 

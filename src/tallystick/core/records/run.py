@@ -232,7 +232,9 @@ class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", o
 class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     """A call of a program to the host. For an effect: on disk before it is begun.
 
-    An `attempt` above 1 repeats a call that may have happened.
+    An `attempt` above 1 repeats a call that may have happened. `request` is what was asked, as the
+    program sent it, with "[key]" in the place of keys; one of more than 4 KiB is kept apart, as
+    `request_ref`. The digest is of the request itself. Older records have neither.
     """
 
     intent: int
@@ -242,6 +244,8 @@ class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     request_sha256: str
     policy: Policy
     attempt: int = 1
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    request_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
@@ -250,7 +254,8 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be
     computed again from the run's attachments is recorded by its digest, `reply_sha256`. `skill` is
     the skill that the call loaded or used, if any, `memory` the notes that it read or wrote.
-    `notes` has what other capabilities record, each under its name.
+    `notes` has what other capabilities record, each under its name. `request` is what a read asked,
+    up to 1 KiB; that of an effect is in the record of its beginning.
     """
 
     intent: int
@@ -266,6 +271,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     skill: SkillLoaded | SkillUsed | None = None
     memory: NotesTouched | None = None
     notes: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    request: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):

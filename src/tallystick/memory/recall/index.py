@@ -73,8 +73,9 @@ class Masked:
     @property
     def numbers(self) -> list[int]:
         """The numbers of all notes under the mask."""
-        found: list[int] = self._columns.number.values[self._mask].tolist()
-        return found
+        import numpy as np
+
+        return self._numbers_at(np.flatnonzero(self._mask).tolist())
 
     def authors(self, said: frozenset[str]) -> list[str]:
         """Return the authors of notes under the mask whose names have one of these words."""
@@ -277,7 +278,10 @@ class StandingIndex:
         self._seq, self._hash = head.count, bytes.fromhex(head.hash)
 
     def _read_after(self, db: sqlite3.Connection) -> None:
-        """Read the entries after the position that the index has reached."""
+        """Read the entries after the position that the index has reached.
+
+        Raise `MemoryCorrupt` if one cannot be read; a part of them may be in the index then.
+        """
         touched = self._changed_numbers(db)
         model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
         others = model is not None and model[0] != self._model_seq

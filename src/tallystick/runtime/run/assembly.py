@@ -376,7 +376,10 @@ def _open_capabilities(
     children: Children,
     find_model: FindModel,
 ) -> RunCapabilities:
-    """Open the capabilities of a run, in their order."""
+    """Open the capabilities of a run, in their order. Return those that the run has.
+
+    Raise what they raise.
+    """
     opened: list[RunCapability] = []
 
     def others(asking: RunCapability) -> Sequence[RunFunction]:
@@ -415,7 +418,10 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
 def _table(
     plan: Plan, opened: RunCapabilities, queries: Queries, children: Children, data: RunData
 ) -> HostTable:
-    """Return the table of all functions that the programs of a run may call."""
+    """Return the table of all functions that the programs of a run may call.
+
+    A replay has no `budget.remaining`, and none of the capabilities: their answers are on record.
+    """
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
     if plan.door is not None:
         remaining = remaining_of(plan.door.run_scopes)

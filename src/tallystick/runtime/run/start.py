@@ -92,7 +92,8 @@ async def start_in(
 
     `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
     Raise `UsageError` for a request that cannot be, before anything of it is written, and
-    `RunExists` if the run is on the ledger. A child may be there without an entry.
+    `RunExists` if the run is on the ledger. A child may be there without an entry. Raise what
+    `drive` and the capabilities raise too.
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)

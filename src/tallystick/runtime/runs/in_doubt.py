@@ -135,7 +135,10 @@ def doubtful_run(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
 
 
 def _may_have_open_call(ledger: Ledger, row: RunRow) -> bool:
-    """Return True if a run with this last entry may have an open call."""
+    """Return True if a run may have an open call, by its last entry; False for an empty run.
+
+    Raise what `decode_record` raises if that entry is an end that cannot be read.
+    """
     found = last_tag(ledger, row)
     if found is None:
         return False

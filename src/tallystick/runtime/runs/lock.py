@@ -113,7 +113,11 @@ def running_runs(ledger: Ledger) -> Iterator[str]:
 
 
 def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
-    """Take a lock, with `steal` also from a living process. Return True if it was stolen."""
+    """Take a lock, with `steal` also from a living process. Return True if it was stolen.
+
+    The file of a stolen lock is renamed. Without `steal`, raise `UsageError` if a living process
+    has the lock. Raise `LedgerUnavailable` if the file cannot be locked.
+    """
     stolen = False
     try:
         while not lock.take():

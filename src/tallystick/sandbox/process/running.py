@@ -100,7 +100,10 @@ def verdict_of_program(
 
 
 def exit_code_of(status: int) -> int:
-    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process."""
+    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process.
+
+    `status` is the exit code, or the signal as a negative number.
+    """
     return status if status >= 0 else _SIGNALLED - status
 
 

@@ -442,7 +442,10 @@ def _name(fields: Fields, directory: str) -> str:
 
 
 def _description(fields: Fields) -> tuple[str, str]:
-    """Return the description and its short form; each is used for the other if that is missing."""
+    """Return the description and its short form; each is used for the other if that is missing.
+
+    A missing description is a problem: an error if the short form is missing too, else a warning.
+    """
     description = fields.text("description", chars_max=_DESCRIPTION_CHARS_MAX)
     short = one_line_text(fields.text("short"))
     if not one_line_text(description):
