@@ -15,7 +15,7 @@ from bench.real.task import Task, name_check, number_check
 __all__ = ["prose_amount", "prose_colour", "prose_named", "prose_two", "prose_who"]
 
 _RIVALS = 6
-_COLOURS = (
+_COLOURS = [
     "black",
     "blue",
     "brown",
@@ -34,7 +34,7 @@ _COLOURS = (
     "turquoise",
     "white",
     "yellow",
-)
+]
 _CALLED = ("barge", "sloop", "mare", "hound", "coach", "locomotive")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
 import datetime
 import threading
@@ -149,7 +150,8 @@ class LoopThread:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tally-loop", daemon=True
         )
-        self._thread.start()
+        # It serves all later work, so it takes nothing of the first caller's context along.
+        contextvars.Context().run(self._thread.start)
 
 
 # -- models -------------------------------------------------------------------------------------
