@@ -40,7 +40,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The row of a run: its head, its owner, and the facts by which runs are found.
 
     `created_at` is in milliseconds, read from the id. Only a run that is neither moved nor imported
-    can be claimed: a `moved` one went to another ledger, and an `imported` one is a copy of a run
+    can be claimed. A `moved` one went to another ledger, and an `imported` one is a copy of a run
     that another ledger owns. `owner` is the last process that claimed the run, if it gave its id.
     `owner` grants no right to write; only the fencing token does.
 

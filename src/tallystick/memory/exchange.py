@@ -144,8 +144,8 @@ def import_notes(
     """Import the notes of an export: all of them, or with an error none.
 
     With `trusted`, notes are not screened, and keep the quarantine that they had. Raise
-    `ImportRefused`, with the line, if one cannot be read, was changed, could not have been written
-    here, or has the id of a note here with another text or owner.
+    `ImportRefused`, with the line, if one cannot be read, was changed, or could not have been
+    written here. Raise it too for the id of a note that has another text or owner here.
     """
     taken = _Import(trusted=trusted)
     # One transaction: the digest of the lines is checked after the last note, and undoes them all.
