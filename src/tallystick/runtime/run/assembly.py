@@ -22,6 +22,7 @@ from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
+    AIDS,
     Caller,
     Continuation,
     Record,
@@ -101,6 +102,8 @@ class RunRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
+    # The helps for weak models; fewer than all only to measure what each one brings.
+    aids: tuple[str, ...] = AIDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
