@@ -1,11 +1,12 @@
 """A plan of two steps, each with a run inside. What every step came to is on the ledger."""
 
-import tallystick
-from tallystick import ScriptedModel, ScriptedReply, Session, step
+from tallystick import Session, step
+from tallystick.inputs import read_inputs
+from tallystick.model import ScriptedModel, ScriptedReply
 
 PROGRAMS = ["FINAL(len(lines))", "FINAL(max(lines, key=len))"]
 model = ScriptedModel([ScriptedReply(text=f"```python\n{each}\n```") for each in PROGRAMS])
-books = tallystick.read_inputs(["examples/books.csv"])
+books = read_inputs(["examples/books.csv"])
 
 
 @step("count", budget={"max_tokens": 20_000})

@@ -45,7 +45,7 @@ from tallystick.sessions.rows import DURATION_MS, SessionInfo
 from tallystick.sessions.sessions import EarlierRun, Sessions, summary_of
 from tallystick.sessions.snapshots import SessionImages
 from tallystick.sessions.surroundings import SessionLease
-from tallystick.steps.step import step
+from tallystick.steps.decorator import step
 from tallystick.testing.models import ModelDouble, block
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,

@@ -25,7 +25,7 @@ from tallystick.core.step import (
 )
 from tallystick.runtime.spend.scopes import RunScopes
 from tallystick.steps.active import ActiveStep, StepLog
-from tallystick.steps.step import (
+from tallystick.steps.decorator import (
     charge_step,
     completed_steps,
     current_step,

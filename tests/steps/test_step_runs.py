@@ -18,7 +18,7 @@ from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import charge_step, current_step, step, step_log
+from tallystick.steps.decorator import charge_step, current_step, step, step_log
 from tallystick.testing.models import NANO_IN, NANO_OUT, when_set
 
 

@@ -28,6 +28,7 @@ from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import RefusedCall
 from tallystick.runtime.spend.scopes import ScopeRef
 from tallystick.steps.active import ActiveStep, key_of
+from tallystick.steps.decorator import call_around, current_step, refuse_if_replaying, within_step
 from tallystick.steps.replay import (
     RecordedRun,
     RunAsked,
@@ -35,7 +36,6 @@ from tallystick.steps.replay import (
     charges_of,
     inputs_digest,
 )
-from tallystick.steps.step import call_around, current_step, refuse_if_replaying, within_step
 from tallystick.storage.clock import new_id
 
 if TYPE_CHECKING:

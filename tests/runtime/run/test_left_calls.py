@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tallystick import NOT_RECEIVED, UNKNOWN
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
 from tallystick.core.chain import Draft
@@ -25,6 +24,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.memory import MemoryLedger
+from tallystick.model import NOT_RECEIVED, UNKNOWN
 from tallystick.model.port import ModelError, ModelReply
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import close_calls, runs_in_doubt

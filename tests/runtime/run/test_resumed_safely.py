@@ -27,7 +27,6 @@ from tests.runtime.run.cut_children import (
     spent,
 )
 
-from tallystick import UNKNOWN
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.errors import LedgerConflict, RunNotFound, UsageError
@@ -45,6 +44,7 @@ from tallystick.core.views.open_calls import Lookup
 from tallystick.ledger.port import RunRow
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model import UNKNOWN
 from tallystick.model.port import ModelReply
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import (
