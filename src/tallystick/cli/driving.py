@@ -21,7 +21,6 @@ from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
 from tallystick.client import Session
-from tallystick.core.budget.amount import is_of_total, is_overrun
 from tallystick.core.charge import shown_usd
 from tallystick.core.records import (
     MemoryGiven,
@@ -38,9 +37,8 @@ from tallystick.ledger.port import Ledger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
-from tallystick.model.prices import is_unpriced
 from tallystick.runtime.runs.history import recorded_model
-from tallystick.runtime.runs.result import Run
+from tallystick.runtime.runs.result import Run, next_steps
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
@@ -69,6 +67,8 @@ def run_json(result: Run) -> str:
     `unchecked`, the claims that could not be verified, is always present, even if empty.
     """
     fields: dict[str, object] = msgspec.to_builtins(result)
+    # `value` is there if the answer had a schema.
+    fields.pop("typed", None)
     return msgspec.json.encode({**fields, "unchecked": fields.get("unchecked", [])}).decode()
 
 
@@ -106,7 +106,7 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         )
     echo_error_line(_cost_line(result, bounded=bounded))
     echo_error_line(f"ledger   run {result.run} in {result.ledger}")
-    for number, line in enumerate(_next_steps(result)):
+    for number, line in enumerate(next_steps(result)):
         echo_error_line(f"{'' if number else 'next':<9}{line}")
 
 
@@ -138,51 +138,6 @@ def _reply_lines(result: Run) -> list[str]:
     left = len(lines) - len(kept)
     more = [f"({left:,} more lines: tally inspect {result.run})"] if left else []
     return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*kept, *more])]
-
-
-# The option that raises the limit which stopped a run. The detail begins with the dimension.
-_RAISING = {
-    "usd": "--max-usd DOLLARS",
-    "tokens": "--max-tokens N",
-    "turns": "--max-turns N",
-    "wall_ms": "--timeout SECONDS",
-}
-
-
-def _next_steps(result: Run) -> list[str]:
-    """Return what to type to continue a run that has no answer, each command on its own line.
-
-    Return an empty list if no command helps: the run answered, was refused, or made no progress.
-    """
-    resume = f"tally resume {result.run}"
-    match result.stop:
-        case "cancelled" | "model_error" | "sandbox_error":
-            return [resume]
-        case "max_turns":
-            return [f"{resume} --max-turns N"]
-        case "deadline":
-            return [f"{resume} --timeout SECONDS"]
-        case "budget" if is_unpriced(result.detail):
-            return [
-                "declare the price of the model in [prices] of the configuration, or:",
-                f"{resume} --allow-unpriced",
-            ]
-        case "budget" if is_overrun(result.detail):
-            # A higher limit does not help: the provider charged more than a call had reserved.
-            return [resume]
-        case "budget" if is_of_total(result.detail):
-            return ["tally total USD --raise", resume]
-        case "budget":
-            option = _RAISING.get(result.detail.partition(":")[0])
-            return [resume if option is None else f"{resume} {option}"]
-        case "in_doubt":
-            return [
-                "find out whether the call happened, then repeat it or never repeat it:",
-                f"{resume} --in-doubt retry",
-                f"{resume} --in-doubt abandon",
-            ]
-        case _:
-            return []
 
 
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
