@@ -390,14 +390,16 @@ class Programs(Protocol):
         """Store what a program left, for a resume by another process; None if nothing is stored.
 
         A repeatable backend stores its interpreter only if repeating the programs since the last
-        snapshot would take at least `fuel_saved`.
+        snapshot would take at least `fuel_saved`. Raise `BackendError` if that fails; another
+        backend tells it in the record.
         """
         ...
 
     async def image(self) -> SessionImage | None:
         """Return the state that the next run of a session starts from; None if unchanged.
 
-        Call it after the last program: it may run code of its own.
+        Call it after the last program: it may run code of its own. Raise `BackendError` if it
+        cannot be read.
         """
         ...
 

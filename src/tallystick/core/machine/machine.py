@@ -266,7 +266,10 @@ def _next_command(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
 
 
 def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[Intent, ...]]:
-    """Run the program, have another one written, or wait for a person."""
+    """Run the program, have another one written, or end the run if a person must decide.
+
+    An approved wait goes on with the same command; a refusal drops the reply's other commands.
+    """
     state = apply_check(state, event)
     if state.passed:
         return _next_command(state)

@@ -311,7 +311,7 @@ class StandingIndex:
         self._loaded: set[Block] = set()
 
     def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
-        """Return True if the log still has the entry that was read last."""
+        """Return True if the log still has the entry that was read last, or none was read yet."""
         if not self._seq:
             return True
         if count < self._seq:

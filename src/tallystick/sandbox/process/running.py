@@ -110,7 +110,7 @@ def exit_code_of(status: int) -> int:
 
 
 def describe_end(status: int | None) -> str:
-    """Describe how a process ended, in words. A status of None is unknown."""
+    """Describe how a process ended, in words. A signal is negative; None is unknown."""
     if status is None:
         return "it is gone"
     if status >= 0:

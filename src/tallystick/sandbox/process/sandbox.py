@@ -283,7 +283,8 @@ class ProcessSandbox:
 
         Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
         than Linux. Raise `UsageError` if `files` is not a directory or the sandbox is closed,
-        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded.
+        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded. Raise
+        `OSError` if Python cannot be started.
         """
         box, proxy = await self.threads.run(
             lambda: self._make_box(files, network, record, resolve)

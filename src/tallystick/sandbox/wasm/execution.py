@@ -398,7 +398,10 @@ class Execution:
         return box.reply
 
     def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
-        """Start a coroutine on the loop; its end wakes the program. To be called on the loop."""
+        """Start a coroutine on the loop; its end wakes the program. To be called on the loop.
+
+        If its wait was abandoned, it is closed instead.
+        """
         if box.abandoned and not isinstance(answer, asyncio.Future):
             # The program has stopped waiting, and the call has not started: it never will.
             if inspect.iscoroutine(answer):
