@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tallystick.inputs.reading import read_inputs
     from tallystick.ledger.memory import MemoryLedger
     from tallystick.ledger.sqlite import SqliteLedger
+    from tallystick.live.follow import follow
+    from tallystick.live.stop import stop
     from tallystick.model.port import ModelError, ModelReply
     from tallystick.model.price_table import PriceTable, Pricing
     from tallystick.model.scripted import ScriptedModel, ScriptedReply
@@ -95,12 +97,14 @@ __all__ = [
     "completed_steps",
     "data_directory",
     "effect_key",
+    "follow",
     "given_text",
     "host_function",
     "open_snapshots",
     "read_inputs",
     "step",
     "step_log",
+    "stop",
 ]
 
 _HOMES = {
@@ -132,6 +136,8 @@ _HOMES = {
         "UNKNOWN",
     ),
     "tallystick.ledger.memory": ("MemoryLedger",),
+    "tallystick.live.follow": ("follow",),
+    "tallystick.live.stop": ("stop",),
     "tallystick.ledger.sqlite": ("SqliteLedger",),
     "tallystick.model.port": (
         "ModelError",

@@ -141,6 +141,7 @@ async def start_in(
             watch=request.watch,
             heard=request.heard,
             sockets=backend.sockets,
+            inside=caller is not None,
         ),
     )
 
