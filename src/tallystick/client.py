@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from tallystick.core.strategy import AskedStrategy
     from tallystick.ledger.port import Ledger, TransferLedger
     from tallystick.memory.memory import Memory
-    from tallystick.model.port import Heard, Model
+    from tallystick.model.port import Model
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
+    from tallystick.runtime.calls.deltas import HearDelta
     from tallystick.runtime.calls.functions import RunFunction
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
@@ -361,7 +362,7 @@ class Session:
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
         model: str | None = None,
         strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
@@ -389,8 +390,8 @@ class Session:
         skills that models may not load. `session` names one of `sessions`, whose variables programs
         find. `clock` is the time at which the clock of programs starts: "now", "fixed" (2026-01-01)
         or a time; the model is shown it, in `timezone`. `watch` is called with the run and each
-        record of it and of its child runs, and `heard` while a reply arrives, with its number of
-        characters. If `watch` raises, the run is ended and that error is raised.
+        record of it and of its child runs, and `heard` with each `TextDelta` while a reply arrives.
+        If `watch` raises, the run is ended and that error is raised.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
         `UsageError` if the request is wrong, and errors of the ledger and of the sandbox.
@@ -434,7 +435,7 @@ class Session:
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
         model: str | None = None,
         strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
@@ -496,7 +497,7 @@ class Session:
         by: str = "",
         sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
     ) -> Run:
         """Resume a run that was interrupted or stopped without an answer, and return its result.
 
@@ -533,7 +534,7 @@ class Session:
         by: str = "",
         sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
     ) -> Run:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
@@ -551,7 +552,7 @@ class Session:
         limits: RunLimits | None = None,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
     ) -> Run:
         """Start a run that shares the first `turn` turns of another, and return its result.
 

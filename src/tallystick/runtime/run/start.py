@@ -143,6 +143,7 @@ async def start_in(
             watch=request.watch,
             heard=request.heard,
             sockets=backend.sockets,
+            inside=caller is not None,
         ),
     )
 
