@@ -333,8 +333,8 @@ class Memory:
 
         Load the embedder if the strategy needs one, embed the new notes, let the index follow the
         log, and count the tokens of notes that were not counted yet. If more than 200 notes are
-        waiting, none is embedded. Raise `UsageError` if the files of the model are not the ones that this version
-        was made for.
+        waiting, none is embedded. Raise `UsageError` if the files of the model are not the ones
+        that this version was made for.
         """
         # What a strategy refuses is refused by the recall itself, and not here.
         by_words: Strategy = strategy if strategy in ("lexical", "exact") else "auto"

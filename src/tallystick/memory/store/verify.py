@@ -2,9 +2,9 @@
 
 The log is checked entry by entry. A body that is missing counts as `erased` if an entry says so,
 and as damage if none does. Then the projections are computed again in memory and compared row by
-row, and the vectors are compared with the digests in the log. So are the blocks of the index if numpy is
-installed, which it takes to make them; without it they are not used either. A log cannot show that its end was
-cut off together with its head; a head that was kept elsewhere can.
+row, and the vectors are compared with the digests in the log. If numpy is installed, the blocks of
+the index are made again and compared too; without it they are not used. A log cannot show that its
+end was cut off together with its head; a head that was kept elsewhere can.
 
 Not checked: the version that made the projections, and whether the file is still to be scrubbed.
 They are no content. They only say what to do when the file is opened.
