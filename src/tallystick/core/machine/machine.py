@@ -374,7 +374,8 @@ def _offer_answer(
         read=state.read or near,
         seen=seen or near,
         unnamed=() if near else state.unnamed,
-        position=prompt.has_aid(state.started, "position")
+        position=not near
+        and prompt.has_aid(state.started, "position")
         and is_position(answer, state.started, source=source, printed=state.positions),
     )
     if doubt != "unseen" and prompt.rebound_tools(source, state.started):

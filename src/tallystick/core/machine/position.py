@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeGuard
 
-from tallystick.core.machine.commands import tree_of
+from tallystick.core.machine.commands import names_bound, tree_of
 from tallystick.core.records import ProgramFinished, RunStarted
 
 _OF_POSITIONS = frozenset({"find", "rfind", "index", "rindex", "count", "start", "end", "span"})
 _WHOLE_NUMBERS = re.compile(r"[\[(]?\s*-?\d{1,15}(?:\s*,\s*-?\d{1,15})*\s*,?\s*[\])]?")
 _DIGITS = re.compile(r"\d{1,15}")
 _POSITIONS_MAX = 20
-_OUTPUT_CHARS_MAX = 2_000
 # Calls whose value is not shown as that of the last line.
 _SHOWN_APART = ("print", "FINAL")
 # A task that asks for a thing has one of these words, and none that may ask for a number.
@@ -36,9 +35,7 @@ _ASKS_FOR_NUMBER = re.compile(
 )
 # Beside `what`, these may ask for a number too; beside `who` and `which`, they choose a thing.
 _MAY_ASK_FOR_NUMBER = re.compile(
-    r"\b(?:most|least|long|longest|short|shortest|lines?|words?|rows?|records?|letters?|"
-    r"characters?|unique|different)\b",
-    re.IGNORECASE,
+    r"\b(?:most|least|long|longest|short|shortest|unique|different)\b", re.IGNORECASE
 )
 _WORDS_LEAST = 4
 _CHOOSES = re.compile(r"\b(?:which|who|whom|whose)\b", re.IGNORECASE)
@@ -47,36 +44,45 @@ _CHOOSES = re.compile(r"\b(?:which|who|whom|whose)\b", re.IGNORECASE)
 def with_positions(known: tuple[str, ...], source: str, result: ProgramFinished) -> tuple[str, ...]:
     """Return `known` with the numbers that a program printed as positions, the last 20.
 
-    There are none if it printed anything else than positions and texts of its own.
+    A number that a program printed beside other values may be one of the data: it is left out.
     """
-    shown = f"{result.stdout}\n{result.value or ''}"
-    if result.failure is not None or len(shown) > _OUTPUT_CHARS_MAX or not _DIGITS.search(shown):
+    if result.failure is not None:
         return known
+    shown = _DIGITS.findall(f"{result.stdout}\n{result.value or ''}")
     tree = tree_of(source)
     if tree is None or not _prints_positions(tree):
-        return known
-    return (*known, *_DIGITS.findall(shown))[-_POSITIONS_MAX:]
+        return tuple(each for each in known if each not in shown)
+    return (*known, *shown[-_POSITIONS_MAX:])[-_POSITIONS_MAX:]
 
 
 def is_position(answer: str, started: RunStarted, *, source: str, printed: Sequence[str]) -> bool:
     """Return True if an answer is a position, length or count, and the task asks for a thing.
 
-    `source` is the program that gave it, `printed` are the numbers that programs printed as
-    positions. False for a task that asks for a number of any kind, or for an answer of a schema.
+    `source` is the program that gave it, "" for an answer without one, and `printed` are the
+    numbers that programs printed as positions. False for a task that may ask for a number, and for
+    an answer of a schema.
     """
-    goal = started.goal
     if started.schema is not None or not _WHOLE_NUMBERS.fullmatch(answer.strip()):
         return False
-    if not _asks_for_thing(goal):
+    if not _asks_for_thing(started.goal):
         return False
-    if set(_DIGITS.findall(answer)) <= set(printed):
-        return True
+    was_printed = set(_DIGITS.findall(answer)) <= set(printed)
     tree = tree_of(source)
     if tree is None:
-        return False
+        return was_printed
     names = _names_of_positions(tree)
+    bound = {name for each in tree.body for name in names_bound(each)}
     given = [node.args[0] for node in ast.walk(tree) if _calls(node, "FINAL") and node.args]
-    return bool(given) and all(_is_position(each, names) for each in given)
+    # What the program computed in another way is no position, also if it is as large as one.
+    return all(
+        _is_position(each, names) or (was_printed and _is_from_before(each, bound))
+        for each in given
+    ) and (bool(given) or was_printed)
+
+
+def _is_from_before(node: ast.expr, bound: Collection[str]) -> bool:
+    """Return True for a number as it is written, and for a name that an earlier program bound."""
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id not in bound)
 
 
 def _asks_for_thing(goal: str) -> bool:
