@@ -586,7 +586,8 @@ def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
 
     Words are compared by the groups of three letters that they share. Stop words of the query count
     only if it has no others. Authors are among the words of their notes. Notes without any likeness
-    are returned too, with the score 0. A query without words finds nothing.
+    are returned too, with the score 0. A query without words finds nothing, and only its first
+    8,000 characters are read.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]
