@@ -140,7 +140,7 @@ def _reply_lines(result: Run) -> list[str]:
 
 
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
-    """Print the size of the first prompt of a run, its strategies, and what each may cost."""
+    """Print the size of a run's first prompt, its strategies and their costs, or all as JSON."""
     if as_json:
         echo_json(estimate)
         return

@@ -387,7 +387,8 @@ class _TrustCheck:
     def verdict(self, skill: Skill) -> Verdict:
         """Return whether a skill may be used, and why.
 
-        A skill that needs neither trust nor a signature may be used without reading its files.
+        A skill that needs neither trust nor a signature may be used without reading its files. One
+        whose files cannot be read may not, and the reason is in the result.
         """
         required = self._settings.require_signature or skill.manifest.require_signature
         if not required and not self._needs_trust(skill.layer):

@@ -348,7 +348,10 @@ def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
 
 
 def _holds(ledger: Ledger, scopes: Scopes) -> list[Hold]:
-    """List the reservations in the total, after releasing those of calls that were never sent."""
+    """List the reservations in the total, after releasing those of calls that were never sent.
+
+    If the ledger cannot be written, those are left out all the same.
+    """
     # If the ledger cannot be written, list it all the same; the unsent calls are left out below.
     with contextlib.suppress(LedgerError):
         release_unsent(ledger, scopes)
