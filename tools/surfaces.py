@@ -165,7 +165,8 @@ SURFACES = (
         OWN_CODE,
         "step steps.step steps.step_log steps.completed_steps steps.StepLog steps.CompletedStep "
         "steps.StepUsage steps.StepDefinition steps.StepRegistry steps.current_step "
-        "steps.charge_step steps.is_budget_error",
+        "steps.charge_step steps.is_budget_error steps.ActiveStep steps.enter_step "
+        "steps.mark_escalated steps.reset_steps steps.step_model steps.within_step",
         "guides/steps.md",
     ),
     Surface(
@@ -180,7 +181,15 @@ SURFACES = (
         Reason("It is a tour for a person, of what the other rows have."),
         "start.md",
     ),
+    Surface("Follow a run while it happens", "inspect --follow", "follow", "guides/audit.md"),
+    Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
     # -- models ------------------------------------------------------------------------------------
+    Surface(
+        "See which models can be asked",
+        "models",
+        Reason("It is about the machine; `settings.open_model` opens one by its name."),
+        "guides/choose-a-model.md",
+    ),
     Surface(
         "Choose a model",
         "run --model",
@@ -336,6 +345,12 @@ SURFACES = (
         "doctor",
         "sandbox.WasmSandbox.self_test sandbox.ProcessSandbox.self_test",
         "guides/shell-and-native.md",
+    ),
+    Surface(
+        "Complete commands in a shell",
+        "completion bash, completion zsh, completion fish",
+        Reason("It is about the command line."),
+        "reference/commands.md",
     ),
     Surface("Compile the sandbox now", "warm", "sandbox.WasmSandbox.load", "concepts/sandbox.md"),
     # -- the vocabulary ----------------------------------------------------------------------------
