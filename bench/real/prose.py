@@ -79,9 +79,7 @@ def prose_amount(seed: int) -> Task:
     ]
     facts += [f"The {house} at {places[0]} had stood empty for {rng.randint(3, 60)} years."]
     question = f"For how many crowns was the {house} at {places[0]} sold?"
-    return _number_task(
-        "prose-amount", seed, question, _prose(rng, facts), prices[0], prices[1:]
-    )
+    return _number_task("prose-amount", seed, question, _prose(rng, facts), prices[0], prices[1:])
 
 
 def prose_who(seed: int) -> Task:
