@@ -101,6 +101,8 @@ class RunRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
+    # What the caller wants of every answer; None for nothing.
+    instructions: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -210,6 +210,7 @@ def _first_record(
         caller=caller,
         compact_at=_compact_at(request, model),
         schema=request.schema,
+        instructions=request.instructions or msgspec.UNSET,
         settings=request.settings or msgspec.UNSET,
     )
 
