@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
 from tallystick.cli.followed import EventPrinter
 from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
-from tallystick.client import Session
 from tallystick.core.charge import shown_usd
 from tallystick.core.records import (
     MemoryGiven,
@@ -351,11 +351,11 @@ def open_session(
     backend: str = AUTO,
     accept_without: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Session, Model, Pricing]]:
+) -> Iterator[tuple[Agent, Model, Pricing]]:
     """Open a session with the model, prices, total and memory of the settings; close it at the end.
 
     `given` is the memory of a run that is resumed, and replaces that of the settings. Raise what
-    `open_model`, `Memory.open` and `Session` raise if one of them cannot be opened.
+    `open_model`, `Memory.open` and `Agent` raise if one of them cannot be opened.
     """
     model = open_model(
         settings.model,
@@ -366,7 +366,7 @@ def open_session(
     pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
     with (
         _memory_of(settings, given) as memory,
-        Session(
+        Agent(
             ledger=ledger,
             config=settings,
             skills=skills,

@@ -297,6 +297,7 @@ class StepPlace:
                 seed=request.seed,
                 temperature=request.temperature,
                 schema=request.schema,
+                instructions=request.instructions,
             )
 
         return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)

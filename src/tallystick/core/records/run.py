@@ -87,7 +87,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
     asked for by name. `sub_model` is asked by programs that name no model, and by child runs. A
     prompt of more than `compact_at` tokens is shortened, if it is not 0.
-    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    `schema` is of the answer. `instructions` are for all turns, also of a direct answer; child runs
+    have none. `backend` is the sandbox that its programs run in. `clock_ns` is the
     start of its clock; without one, that is 2026-01-01.
 
     Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
@@ -138,6 +139,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
     aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    instructions: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:

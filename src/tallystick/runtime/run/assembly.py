@@ -108,6 +108,8 @@ class RunRequest:
     clock: RunClock | None = None
     # The helps for weak models; fewer than all only to measure what each one brings.
     aids: tuple[str, ...] = AIDS
+    # What the caller wants of every answer; None for nothing.
+    instructions: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

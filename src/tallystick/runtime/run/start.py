@@ -213,6 +213,7 @@ def _first_record(
         caller=caller,
         compact_at=_compact_at(request, model),
         schema=request.schema,
+        instructions=request.instructions or msgspec.UNSET,
         settings=request.settings or msgspec.UNSET,
         aids=msgspec.UNSET if request.aids == AIDS else request.aids,
     )
