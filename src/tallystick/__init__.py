@@ -2,8 +2,8 @@
 
 These names are promised to users; the modules behind them may move. They are imported when they
 are first used, so that `import tallystick` itself costs nothing. More names are in the public
-modules: `tallystick.attachments`, `.inputs`, `.ledger`, `.memory`, `.model`, `.sandbox`,
-`.sessions`, `.settings`, `.skills`, `.steps`, `.upkeep` and `.vocabulary`.
+modules: `tallystick.attachments`, `.inputs`, `.interop`, `.ledger`, `.memory`, `.model`,
+`.sandbox`, `.sessions`, `.settings`, `.skills`, `.steps`, `.upkeep` and `.vocabulary`.
 
 - `Session` runs goals with a model, tools, a sandbox and a ledger; a `Run` is the result of one
 - `host_function` makes a function a tool of programs; `effect_key` is the same for each attempt
