@@ -264,7 +264,8 @@ SURFACES = (
     Surface(
         "Exchange runs with other tools",
         "export --format",
-        "upkeep.export_trajectory upkeep.Exported upkeep.import_rlms_log upkeep.ImportedLog",
+        "interop.export_trajectory interop.Exported interop.TrajectoryEvent interop.encode_event "
+        "interop.decode_event interop.import_rlms_log interop.ImportedLog",
         "reference/events.md",
     ),
     Surface(
@@ -358,6 +359,7 @@ SURFACES = (
         "Check the names that a program uses",
         "check",
         "vocabulary.check_program vocabulary.Vocabulary vocabulary.ValidationResult "
+        "vocabulary.ValidationResult.with_suggestions "
         "vocabulary.Uncovered vocabulary.Rules vocabulary.PERMISSIVE vocabulary.NORMAL "
         "vocabulary.STRICT vocabulary.read_python vocabulary.read_shell vocabulary.Program "
         "vocabulary.validate",
@@ -431,7 +433,8 @@ SURFACES = (
         "Recall with a program",
         "recall --program",
         "Memory.run_program memory.read_program memory.Program memory.PYTHON_FORM memory.Recall "
-        "memory.Score memory.Cite memory.Budget memory.Bundle memory.RecallHit memory.TokenCount "
+        "memory.Score memory.Cite memory.Budget memory.Bundle memory.Bundle.best_first "
+        "memory.RecallHit memory.TokenCount "
         "memory.Tokenizer memory.code_mode_estimate memory.json_mode_estimate "
         "memory.estimated_tokens memory.first_difference",
         "guides/memory.md",
@@ -495,6 +498,14 @@ SURFACES = (
         "guides/attachments.md",
     ),
     Surface(
+        "Keep attachments in a store of your own",
+        Reason("The commands use the store beside the ledger."),
+        "attachments.Manifest attachments.NoManifest attachments.Intent "
+        "attachments.Intent.canonical_uri attachments.Persistence attachments.Persistence.tier "
+        "attachments.SessionAttachments.tier attachments.DurabilityTier",
+        "reference/python-attachments.md",
+    ),
+    Surface(
         "Delete what nobody holds",
         "attach gc",
         "attachments.reclaim attachments.ReclaimPolicy attachments.ReclaimReport "
@@ -506,6 +517,14 @@ SURFACES = (
         "attach verify",
         "attachments.verify_attachments attachments.VerifyReport upkeep.verify_references",
         "guides/attachments.md",
+    ),
+    # -- errors ------------------------------------------------------------------------------------
+    Surface(
+        "Tell other tools what went wrong",
+        Reason("`--json` of the commands about sessions has the codes."),
+        "interop.error_report interop.ErrorReport interop.ERROR_CODES interop.ErrorCode "
+        "interop.entry_of_stop",
+        "reference/python-interop.md",
     ),
     # -- set up ------------------------------------------------------------------------------------
     Surface(

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 _CHARS_MIN = 3
 _LETTERS = re.compile(r"[a-z]+")
-_CONSONANT = "[^aeiou]"
 _VOWEL = "[aeiouy]"
 _CONSONANTS = "[^aeiou][^aeiouy]*"
 _VOWELS = "[aeiouy][aeiou]*"
