@@ -865,6 +865,7 @@ def _result_of(
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)
     stdout = output.stdout.text(kept)
+    # The files of both streams are in `outputs`, that of stdout first.
     if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
@@ -887,6 +888,7 @@ def _result_of(
         error=error,
         stop=stop,
         charge=ProgramCharge(
+            # At least 1: a session takes a program without fuel for one that changed nothing.
             fuel=min(max(execution.fuel, 1), context.limits.fuel),
             wall_ms=execution.wall_ms,
             host_calls=len(execution.calls),

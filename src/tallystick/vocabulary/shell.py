@@ -358,6 +358,7 @@ def script_of(name: str, words: Sequence[Word]) -> Word | None:
             if "c" in options:
                 return words[place + 1] if place + 1 < len(words) else None
         return None
+    # With one word, `trap` resets or shows a signal.
     if name == "trap" and len(words) > 1:
         return words[0]
     if name == "eval" and words:

@@ -333,6 +333,8 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
         told=state.rebound,
     )
     state = msgspec.structs.replace(state, rebound=rebound)
+    # The first program of a reply repeated: the reply leaves the prompt, and what follows in it is
+    # not run, since it builds on that program.
     afresh = repeated and state.part == 1
     if afresh and prompt.output(event, part="").text in state.messages[-2].text:
         # The prompt shows its output already.
