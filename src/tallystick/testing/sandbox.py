@@ -530,9 +530,10 @@ class _Execution:
     def answer(self, name: str, request: bytes) -> bytes:
         """Return the encoded reply to a host call, and record the call.
 
-        A request or a reply over its limit is answered with an error reply. Raise `_Stopped` if no
-        host call is left, or a limit or a cancel ends the program. Raise `_HostFailure` with what
-        the host raised, or with `ReplayDiverged` beyond the recorded fuel.
+        A request or a reply over its limit is answered with an error reply. After the last recorded
+        answer, the program continues live. Raise `_Stopped` if no host call is left, or a limit or
+        a cancel ends the program. Raise `_HostFailure` with what the host raised, or with
+        `ReplayDiverged` beyond the recorded fuel.
         """
         limits, index = self._context.limits, len(self.calls)
         if index >= limits.host_calls:

@@ -59,7 +59,7 @@ class Cursor:
         return not self.ended and (self.here not in ENDS_WORD or self.at_any("<(", ">("))
 
     def skip_blanks(self) -> None:
-        """Pass over blanks, continued lines and a comment."""
+        """Pass over blanks, continued lines and comments, to before the end of the line."""
         while not self.ended:
             if self.here in _BLANKS:
                 self.at += 1
