@@ -209,6 +209,7 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
     first = next(ledger.read(row.run, stop=1), None)
     if first is not None and _is_of_steps(first):
         lines = step_lines(records := list(records_of(ledger, row.run)))
+        # Without one, every record of the steps was erased: listed as any chain that was pruned.
         if lines:
             return _steps_row(row, lines, pruned=isinstance(records[-1], RunPruned))
     # The first record and the last ones are enough for a run that has ended. Reading all of each

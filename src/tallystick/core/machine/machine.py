@@ -340,6 +340,8 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
         told=state.rebound,
     )
     state = msgspec.structs.replace(state, rebound=rebound)
+    # The first program of a reply repeated: the reply leaves the prompt, and what follows in it is
+    # not run, since it builds on that program.
     afresh = repeated and state.part == 1
     if same_line and event.failure is not None:
         message = prompt.failed_again(event.failure, part=message.part)

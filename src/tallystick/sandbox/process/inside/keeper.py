@@ -595,7 +595,7 @@ class Keeper:
         """Return the bytes that are left after `wanted` more are mapped; negative if too many.
 
         An order of the host, such as to end everything, comes first: if one arrives during the
-        count, and nothing is `wanted`, return 0.
+        count, and nothing is `wanted`, return 0. Otherwise the limit with the least room is noted.
         """
         mapped = self._mappings.forget_unmapped(found)
         others = memory.file_bytes() + self._sockets.total() + wanted
