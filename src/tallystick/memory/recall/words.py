@@ -279,14 +279,15 @@ def bm25_scores(
         return [0.0] * len(counts)
     usual, short = statistics.length, 1 - bm25.length
     scores: list[float] = []
+    wanted = frozenset(known)
     for count in counts:
-        found = [(rare, count[term]) for term, rare in rarity if term in count]
-        if found:
-            held = bm25.saturation * (short + bm25.length * (sum(count.values()) / usual))
-            score = math.fsum([rare * (often * more / (often + held)) for rare, often in found])
-            scores.append(score / best)
-        else:
+        if wanted.isdisjoint(count):
             scores.append(0.0)
+            continue
+        found = [(rare, count[term]) for term, rare in rarity if term in count]
+        held = bm25.saturation * (short + bm25.length * (sum(count.values()) / usual))
+        score = math.fsum([rare * (often * more / (often + held)) for rare, often in found])
+        scores.append(score / best)
     return scores
 
 
