@@ -34,7 +34,7 @@ _LETTERS = re.compile(r"[^\W\d_]+")
 # A program sends each item whole, and longer ones do not fit a small model.
 _ITEM_CHARS_MAX = 8_000
 # With a longer question, the prompt would grow by more than 60 tokens.
-_ASKED_CHARS_MAX = 70
+_ASKED_CHARS_MAX = 50
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?:])\s+")
 _ITEM_NAMES = {"table": "row", "json_lines": "record", "lines": "line"}
 # Beginnings of words. They are of what somebody thinks, feels, wants or writes about; words that
