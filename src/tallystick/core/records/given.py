@@ -30,9 +30,7 @@ class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     """A text that the program is given, named by its digest.
 
     `sample` is the part that the model is shown; `whole` is True if that is all of the text. `near`
-    are the passages nearest to the task, of this and other texts. `items` are the expression of an
-    item that the task wants judged, and the loop over all of them. Both are left out if there are
-    none.
+    are the passages nearest to the task, of this and other texts, if it was shown any.
     """
 
     name: str
@@ -42,7 +40,6 @@ class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
     whole: bool = False
     near: str | msgspec.UnsetType = msgspec.UNSET
-    items: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextRef(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,10 +66,10 @@ StopReason = Literal[
 Policy = Literal["pure", "read", "effect", "paid"]
 
 
-# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a line that a
-# model can be asked about each item. `line`: the values on a line that fails again. `position`: the
-# question about an answer that is a position or a length. A run can be made without some of them
-# only to measure what each one brings.
+# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a program that
+# asks a model about each item, if the task wants them judged. `line`: the values on a line that
+# fails again. `position`: the question about an answer that is a position or a length. A run can be
+# made without some of them only to measure what each one brings.
 AIDS = ("nearest", "items", "line", "position")
 
 
