@@ -171,12 +171,14 @@ PROMISED = [
     "completed_steps",
     "data_directory",
     "effect_key",
+    "follow",
     "given_text",
     "host_function",
     "open_snapshots",
     "read_inputs",
     "step",
     "step_log",
+    "stop",
 ]
 
 
