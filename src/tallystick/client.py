@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
     from tallystick.runtime.calls.deltas import HearDelta
-    from tallystick.runtime.calls.functions import RunFunction
+    from tallystick.runtime.calls.functions import Ask, RunFunction
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.context.inputs import Input
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.run.replay import ReplayReport
     from tallystick.runtime.run.resume import ResumeRequest
     from tallystick.runtime.run.surroundings import PlacedRun, Surroundings
+    from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -216,7 +217,9 @@ class Session:
     closes it. `vocabulary` is the check of programs before they run. `backend` is the sandbox of
     new runs: `wasm`, or `process` for native Python and bash with files. `accept_without` names the
     layers of isolation that the process sandbox may lack. `sandbox` is an open sandbox, to be used
-    instead of a new one. `say` is called with warnings for a person.
+    instead of a new one. `say` is called with warnings for a person. `ask` says which calls of
+    tools need a person's word, beside those of tools that say so themselves: it is given the name,
+    the arguments and the named arguments of a call.
 
     A setting that is not given comes from the configuration, which `tally config` shows: model,
     limits, total, prices, strategy, providers and aliases. With `config=None`, no configuration is
@@ -249,6 +252,7 @@ class Session:
         timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
         config: Config = "auto",
+        ask: Ask | None = None,
     ) -> None:
         from tallystick.model.pacing import Pacing
         from tallystick.runtime.calls.functions import check_functions
@@ -259,6 +263,7 @@ class Session:
         run_clock(clock, timezone)
         self._clock, self._timezone = clock, timezone
         self._lookup = lookup
+        self._ask = ask
         self._skills = skills
         self._memory = memory
         self._vocabulary = vocabulary
@@ -490,7 +495,7 @@ class Session:
         in_doubt: InDoubt = "halt",
         limits: RunLimits | None = None,
         steal: bool = False,
-        decision: PersonDecision | None = None,
+        decision: PersonDecision | Decided | None = None,
         by: str = "",
         sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
@@ -505,7 +510,8 @@ class Session:
         Raise `RunInDoubt` if the outcome of a call is unknown, and `in_doubt` is "halt". With
         "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
         another process works on the run, unless `steal`: the further work of that process is then
-        lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
+        lost. A run that waits for a person needs a `decision`; `by` is the name of that person. See
+        `approve` and `deny`.
         `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
         it does not repeat its record. Raise `NoBackendAvailable` if its sandbox does not work here.
@@ -516,7 +522,8 @@ class Session:
         """
         from tallystick.runtime.run.resume import ResumeRequest
 
-        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by, sub_model)
+        decided = _decided(decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decided, sub_model)
         return self._loop.do(self._resume(run, request, self._place_of_run(run)))
 
     async def aresume(
@@ -526,7 +533,7 @@ class Session:
         in_doubt: InDoubt = "halt",
         limits: RunLimits | None = None,
         steal: bool = False,
-        decision: PersonDecision | None = None,
+        decision: PersonDecision | Decided | None = None,
         by: str = "",
         sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
@@ -535,10 +542,70 @@ class Session:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
 
-        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decision, by, sub_model)
+        decided = _decided(decision, by)
+        request = ResumeRequest(in_doubt, limits, steal, watch, heard, decided, sub_model)
         caller = asyncio.get_running_loop()
         future = self._loop.submit(self._resume(run, request, self._place_of_run(run), caller))
         return await asyncio.wrap_future(future)
+
+    def approve(
+        self,
+        run: str,
+        *,
+        all: bool = False,
+        by: str = "",
+        watch: Watch = lambda run, record: None,
+        heard: HearDelta = lambda delta: None,
+    ) -> Run | None:
+        """Approve what a run waits for, resume it, and return its result.
+
+        The approval is of the call or program that waits now, by its digest: another one is not
+        made with it. With `all`, it is of everything that waits in the run and inside it, and of
+        every later call of the run. `by` is the name of who decides, by default the user and the
+        machine. Return None if the process of the run waits for the decision, and goes on itself.
+
+        Raise `UsageError` if nothing waits, and `ResumeRefused` if several calls wait, or somebody
+        else was first. Raise what `resume` raises.
+        """
+        decided = self._word("approve", by, all=all)
+        return self._decide(run, decided, watch, heard)
+
+    def deny(
+        self,
+        run: str,
+        *,
+        because: str = "",
+        all: bool = False,
+        by: str = "",
+        watch: Watch = lambda run, record: None,
+        heard: HearDelta = lambda delta: None,
+    ) -> Run | None:
+        """Deny what a run waits for, resume it, and return its result.
+
+        A program gets an exception with the reason `because`. For a program that waited itself, the
+        model is told so, and writes another. The rest is as for `approve`.
+        """
+        decided = self._word("deny", by, because=because, all=all)
+        return self._decide(run, decided, watch, heard)
+
+    def _word(
+        self, decision: PersonDecision, by: str, *, because: str = "", all: bool = False
+    ) -> Decided:
+        from tallystick.live.stop import person_here
+        from tallystick.runtime.runs.decided import Decided
+
+        return Decided(decision=decision, by=by or person_here(), because=because, all=all)
+
+    def _decide(self, run: str, decided: Decided, watch: Watch, heard: HearDelta) -> Run | None:
+        from tallystick.live.decide import bind, pending, submit
+
+        self._check_open()
+        found = pending(self.ledger, run)
+        bound = bind(found, decided)
+        if found.inside:
+            submit(self.ledger, found, bound)
+            return None
+        return self.resume(found.run, decision=bound, watch=watch, heard=heard)
 
     def fork(
         self,
@@ -880,6 +947,7 @@ class Session:
             run_attachments=self._run_attachments,
             lookup=self._lookup,
             leases=_Leases(self),
+            ask=self._ask,
         )
 
     def _capabilities_of(
@@ -950,6 +1018,14 @@ class Session:
             grants=grants,
             snapshots=SessionAttachments(self.attachments, session_id=snapshots_of(session_id)),
         )
+
+
+def _decided(decision: PersonDecision | Decided | None, by: str) -> Decided | None:
+    from tallystick.runtime.runs.decided import Decided
+
+    if decision is None or isinstance(decision, Decided):
+        return decision
+    return Decided(decision=decision, by=by)
 
 
 def _bridge_folder() -> BridgeFolder:

@@ -2,7 +2,9 @@
 
 from tallystick.core.records.calls import (
     CUT_OFF,
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -122,7 +124,9 @@ __all__ = [
     "Approval",
     "AskModel",
     "AttachmentRef",
+    "CallDecided",
     "CallHost",
+    "CallWaiting",
     "Caller",
     "CheckDecision",
     "CheckProgram",

@@ -12,6 +12,7 @@ from tallystick.core.machine.answer import value_of
 from tallystick.core.machine.prompt import is_older
 from tallystick.core.machine.state import RunState
 from tallystick.core.records import RunEnded, RunStarted, StopReason
+from tallystick.runtime.runs.waiting import Waiting
 
 _NOTHING = Cited()
 
@@ -24,7 +25,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `value` is that JSON decoded. `said` is the last reply of the model if the run has no answer.
     `session_lost` says that the session could not keep the variables of the run. Inside steps,
     `parent` is the id of their chain in the ledger, and `step` the path of the step that began the
-    run. `settings` gives the source of each setting that is not a default.
+    run. `settings` gives the source of each setting that is not a default. `waits` are the calls
+    and programs that wait for a person, of a run that stopped as `waiting`.
     """
 
     run: str
@@ -43,6 +45,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     settings: Mapping[str, str] = {}
     session_lost: bool = False
     said: str | None = None
+    waits: tuple[Waiting, ...] = ()
 
     @property
     def answered(self) -> bool:
