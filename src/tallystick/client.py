@@ -554,6 +554,7 @@ class Session:
         *,
         all: bool = False,
         by: str = "",
+        in_doubt: InDoubt = "halt",
         watch: Watch = lambda run, record: None,
         heard: HearDelta = lambda delta: None,
     ) -> Run | None:
@@ -568,7 +569,7 @@ class Session:
         else was first. Raise what `resume` raises.
         """
         decided = self._word("approve", by, all=all)
-        return self._decide(run, decided, watch, heard)
+        return self._decide(run, decided, in_doubt, watch, heard)
 
     def deny(
         self,
@@ -577,6 +578,7 @@ class Session:
         because: str = "",
         all: bool = False,
         by: str = "",
+        in_doubt: InDoubt = "halt",
         watch: Watch = lambda run, record: None,
         heard: HearDelta = lambda delta: None,
     ) -> Run | None:
@@ -586,7 +588,7 @@ class Session:
         model is told so, and writes another. The rest is as for `approve`.
         """
         decided = self._word("deny", by, because=because, all=all)
-        return self._decide(run, decided, watch, heard)
+        return self._decide(run, decided, in_doubt, watch, heard)
 
     def _word(
         self, decision: PersonDecision, by: str, *, because: str = "", all: bool = False
@@ -596,7 +598,9 @@ class Session:
 
         return Decided(decision=decision, by=by or person_here(), because=because, all=all)
 
-    def _decide(self, run: str, decided: Decided, watch: Watch, heard: HearDelta) -> Run | None:
+    def _decide(
+        self, run: str, decided: Decided, in_doubt: InDoubt, watch: Watch, heard: HearDelta
+    ) -> Run | None:
         from tallystick.live.decide import bind, pending, submit
 
         self._check_open()
@@ -605,7 +609,7 @@ class Session:
         if found.inside:
             submit(self.ledger, found, bound)
             return None
-        return self.resume(found.run, decision=bound, watch=watch, heard=heard)
+        return self.resume(found.run, decision=bound, in_doubt=in_doubt, watch=watch, heard=heard)
 
     def fork(
         self,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import ReplayDiverged, UsageError
 from tallystick.core.json_text import digest
 from tallystick.core.records import CallHost, CallWaiting, HostAnswered, RunEnded, RunResumed
-from tallystick.core.resume_errors import ResumeDiverged, ResumeRefused, RunInDoubt
+from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
@@ -24,7 +26,7 @@ from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.waiting import waiting_in
-from tallystick.testing.ledgers import CutLedger
+from tallystick.testing.ledgers import CutLedger, LastingAttachments, ledger_of
 from tallystick.testing.models import PRICING, ModelCall, ModelDouble, block
 
 GOAL = "the root of all this"
@@ -55,7 +57,12 @@ class Bank:
 
 
 def opened(
-    sandbox: Any, ledger: Any, bank: Bank, *programs: str, skip: int = 0, **more: Any
+    sandbox: Any,
+    ledger: Any,
+    bank: Bank,
+    *programs: str,
+    attachments: MemoryAttachments | None = None,
+    **more: Any,
 ) -> Session:
     """A session whose model writes these programs; one for another goal pays too."""
 
@@ -64,7 +71,7 @@ def opened(
             return block(programs[min(call.turn, len(programs) - 1)])
         return block("FINAL(pay('INV-' + context))" if call.turn == 0 else "FINAL('gave up')")
 
-    kept = None if hasattr(ledger, "path") else MemoryAttachments()
+    kept = None if hasattr(ledger, "path") else attachments or MemoryAttachments()
     return Session(
         config=None,
         model=ModelDouble(answer),
@@ -285,18 +292,12 @@ def test_a_decision_about_another_request_is_refused_and_nothing_is_written(
 
 def test_a_request_that_differs_from_the_approved_one_is_not_made(sandbox: Any) -> None:
     ledger, bank = MemoryLedger(), Bank()
-    looked = iter(["a", "b"])
     with opened(sandbox, ledger, bank, "pay('INV-1')\nFINAL('x')") as session:
         run = session.run(GOAL, limits=ROOMY).run
     records = whole_records(ledger, run)
     waits = next(each for each in records if isinstance(each, CallWaiting))
-    assert next(looked) == "a"
 
     # The same record, but for the request of the call that waits.
-    import msgspec
-
-    from tallystick.testing.ledgers import ledger_of
-
     forged = [
         msgspec.structs.replace(
             each, request='["pay",["INV-9"],{}]', request_sha256=digest(b'["pay",["INV-9"],{}]')
@@ -306,17 +307,13 @@ def test_a_request_that_differs_from_the_approved_one_is_not_made(sandbox: Any) 
         for each in records
     ]
     with opened(sandbox, ledger_of(run, forged), bank, "pay('INV-1')\nFINAL('x')") as session:
-        with pytest.raises(ResumeDiverged):
+        with pytest.raises(ReplayDiverged):
             session.approve(run)
         assert len(whole_records(session.ledger, run)) == len(forged)
     assert bank.paid == []
 
 
 def test_what_a_person_is_shown_is_what_the_digest_is_of(sandbox: Any) -> None:
-    import msgspec
-
-    from tallystick.testing.ledgers import ledger_of
-
     ledger, bank = MemoryLedger(), Bank()
     with opened(sandbox, ledger, bank, PAYS) as session:
         run = session.run(GOAL, limits=ROOMY).run
@@ -331,12 +328,15 @@ def test_what_a_person_is_shown_is_what_the_digest_is_of(sandbox: Any) -> None:
         pending(ledger_of(run, forged), run)
 
 
-@pytest.mark.parametrize("program", [PAYS, BATCH])
+CATCHES = "try:\n    pay('INV-1')\nexcept HostError as error:\n    print(error)\nFINAL('paid')"
+
+
+@pytest.mark.parametrize("program", [CATCHES, pytest.param(BATCH, marks=pytest.mark.slow)])
 def test_killed_at_any_entry_around_a_call_that_waits_it_is_made_once_or_not_at_all(
     sandbox: Any, program: str
 ) -> None:
-    whole, bank = CutLedger(), Bank()
-    with opened(sandbox, whole, bank, program) as session:
+    whole, bank, files = CutLedger(), Bank(), LastingAttachments()
+    with opened(sandbox, whole, bank, program, attachments=files) as session:
         run = session.run(GOAL, limits=ROOMY).run
         waited = len(whole.acts)
         session.approve(run, all=True)
@@ -347,25 +347,30 @@ def test_killed_at_any_entry_around_a_call_that_waits_it_is_made_once_or_not_at_
         if not whole_or_none(ledger, run):
             continue
         done = {each for each in calls_begun(ledger)}
-        with opened(sandbox, ledger, again, program) as session:
-            for _ in range(6):
+        with opened(sandbox, ledger, again, program, attachments=files) as session:
+            how: Any = "halt"
+            for _ in range(8):
                 try:
-                    waits = waiting_in(ledger, run)
-                    ended = session.approve(run, all=True) if waits else session.resume(run)
-                except RunInDoubt:
-                    # It was begun: a person finds out whether it happened.
-                    ended = session.resume(run, in_doubt="abandon")
+                    go_on: Any = session.resume
+                    if waiting_in(ledger, run):
+                        go_on = partial(session.approve, all=True)
+                    ended = go_on(run, in_doubt=how)
+                    how = "halt"
+                except RunInDoubt as doubt:
+                    # A call of a model may be repeated. An effect was begun: a person finds out.
+                    how = "abandon" if any(x.kind == "effect" for x in doubt.open) else "retry"
+                    continue
                 assert ended is not None
                 if ended.stop == "answered":
                     break
-        assert ended.stop == "answered"
-        made = sorted([*done, *again.paid])
-        assert len(made) == len(set(made)), (at, made)
-        assert set(made) <= set(paid)
-        if at <= waited:
-            # Nothing had been begun, so nothing was in doubt: all are made, each once.
-            assert made == paid
-        assert session_replays(sandbox, ledger, program, run)
+            assert ended.stop == "answered"
+            made = sorted([*done, *again.paid])
+            assert len(made) == len(set(made)), (at, made)
+            assert set(made) <= set(paid)
+            if at <= waited:
+                # Nothing had been begun, so nothing was in doubt: all are made, each once.
+                assert made == paid, (at, waited)
+            assert session.replay(run).held
 
 
 def whole_or_none(ledger: Any, run: str) -> bool:
@@ -382,11 +387,6 @@ def calls_begun(ledger: Any) -> list[str]:
         if isinstance(each, CallHost)
     ]
     return [each.split('"')[3] for each in begun]
-
-
-def session_replays(sandbox: Any, ledger: Any, program: str, run: str) -> bool:
-    with opened(sandbox, ledger, Bank(), program) as session:
-        return session.replay(run).held
 
 
 def test_a_decision_is_bound_to_the_run_that_was_named(sandbox: Any) -> None:
