@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
-    from tallystick.runtime.calls.functions import RunFunction
+    from tallystick.runtime.calls.functions import Ask, RunFunction
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.run.assembly import RunContext, RunRequest
     from tallystick.runtime.run.fork import ForkRequest
@@ -90,6 +90,7 @@ class Engine:
         memory: Memory | str | None = None,
         vocabulary: VocabularyAsked | None = None,
         instructions: str | None = None,
+        ask: Ask | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
@@ -107,6 +108,7 @@ class Engine:
         self._memory_name = memory if isinstance(memory, str) else None
         self._vocabulary = vocabulary
         self._instructions = instructions
+        self._ask = ask
         self.scopes = ClientScopes(
             budget=budget, total=total or _NO_LIMIT, pricing=pricing or PRICING
         )
@@ -372,6 +374,7 @@ class Engine:
             run_attachments=self._run_attachments,
             lookup=self._lookup,
             leases=_Leases(self),
+            ask=self._ask,
         )
 
     def _capabilities_of(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.deltas import HearDelta
     from tallystick.runtime.context.inputs import Input
     from tallystick.runtime.run.assembly import Watch
+    from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
 
 # Dollars as a person writes them. A float is refused: 0.1 is not a tenth of a dollar.
@@ -71,13 +72,12 @@ class RunOptions(TypedDict, total=False):
     heard: HearDelta | None
 
 
-class ResumeOptions(TypedDict, total=False):
-    """The options of a resume, all by keyword. One that is left out, or None, has its default.
+class DecideOptions(TypedDict, total=False):
+    """The options of a resume after a decision, all by keyword. One that is None has its default.
 
     - `max_usd`, `max_tokens`, `limits`: for the whole run, with what it has spent
     - `in_doubt`: "halt", "retry" or "abandon" calls whose outcome is unknown
     - `steal`: take the run from another process
-    - `decision`, `by`: about a program that waits for a person, and the name of that person
     - `sub_model`: where the model of its sub-calls is, if the recorded name does not say
     - `watch`, `heard`: as for a run
     """
@@ -87,11 +87,20 @@ class ResumeOptions(TypedDict, total=False):
     limits: Limits | None
     in_doubt: InDoubt | None
     steal: bool | None
-    decision: PersonDecision | None
-    by: str | None
     sub_model: str | None
     watch: Watch | None
     heard: HearDelta | None
+
+
+class ResumeOptions(DecideOptions, total=False):
+    """The options of a resume: those of `DecideOptions`, and a decision.
+
+    - `decision`, `by`: about what waits for a person, and the name of that person; see
+      `Agent.approve` and `Agent.deny`
+    """
+
+    decision: PersonDecision | Decided | None
+    by: str | None
 
 
 class ForkOptions(TypedDict, total=False):

@@ -1,6 +1,7 @@
 """Define the errors of a run that is not resumed, in the families of `tallystick.core.errors`.
 
 TallystickError
+├── NeedsPerson           a call needs a person's word; the run ends as waiting
 ├── LeftInDoubt           shown to a program for an effect that is not repeated
 └── RunInDoubt            calls of the run were begun, and their outcome is unknown
 UsageError
@@ -39,6 +40,12 @@ class RunInDoubt(Facts, TallystickError):
             f"{self.run} --in-doubt retry (repeats it; you may pay twice) or --in-doubt abandon "
             f"(never repeats it)"
         )
+
+
+class NeedsPerson(TallystickError):
+    """A call of a program needs a person's word. The run ends as waiting, until it is resumed."""
+
+    code = "waiting"
 
 
 class ResumeRefused(Facts, UsageError):

@@ -159,6 +159,7 @@ _STOPS: Mapping[StopReason, str] = {
     "sandbox_error": "VmCrashed",
     "in_doubt": "ExecutionFailed",
     "no_progress": "ExecutionFailed",
+    "waiting": "NotSupported",
 }
 
 

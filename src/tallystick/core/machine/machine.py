@@ -274,7 +274,9 @@ def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[I
     if state.passed:
         return _next_command(state)
     if event.decision == "escalate":
-        return _end(state, "refused", f"{ESCALATED}: {event.message}")
+        given = state.started.vocabulary
+        stop: StopReason = "waiting" if given is not None and given.parks else "refused"
+        return _end(state, stop, f"{ESCALATED}: {event.message}")
     return _next_turn(msgspec.structs.replace(state, queue=()))
 
 

@@ -2,7 +2,9 @@
 
 from tallystick.core.records.calls import (
     CUT_OFF,
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -124,7 +126,9 @@ __all__ = [
     "Approval",
     "AskModel",
     "AttachmentRef",
+    "CallDecided",
     "CallHost",
+    "CallWaiting",
     "Caller",
     "CheckDecision",
     "CheckProgram",

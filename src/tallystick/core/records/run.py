@@ -14,7 +14,9 @@ import msgspec
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.clock import FIXED_CLOCK_NS, UTC, RunClock
 from tallystick.core.records.calls import (
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     NativeRecord,
@@ -62,6 +64,7 @@ StopReason = Literal[
     "sandbox_error",
     "in_doubt",
     "no_progress",
+    "waiting",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
 
@@ -368,6 +371,8 @@ Record = (
     | ChildEnded
     | RunProgram
     | CallHost
+    | CallWaiting
+    | CallDecided
     | HostAnswered
     | ProgramChecked
     | ProgramFinished

@@ -20,6 +20,9 @@ from tallystick.core.errors import UsageError
 from tallystick.runtime.context.namespace import check_function
 from tallystick.sandbox.host import HostFunction, is_async
 
+# Returns True if a call needs a person's word: called with the name of the function, and with the
+# arguments and the named arguments as the program gave them.
+Ask = Callable[[str, list[Any], dict[str, Any]], bool]
 FunctionPolicy = Literal["pure", "read", "effect"]
 _POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
 _KNOWN = f"{', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}"
@@ -31,7 +34,8 @@ class RunFunction:
     """A function with its policy. Calling it calls the function.
 
     With `handed`, its first argument is the `Call` that it serves, and not one of the program. With
-    `narrowed`, loaded skills may take it away. With `ask`, a person is asked before each call.
+    `narrowed`, loaded skills may take it away. With `ask`, calls need a person's word: all, or
+    those for which it returns True.
     """
 
     function: Callable[..., Any]
@@ -43,12 +47,17 @@ class RunFunction:
     lookup: Callable[[str], Any] | None = None
     handed: bool = False
     narrowed: bool = True
-    ask: bool = False
+    ask: bool | Ask = False
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
             raise UsageError(
                 f"{str(self.name)[:80]}: policy must be {_KNOWN}, not {str(self.policy)[:40]!r}"
+            )
+        if not isinstance(self.ask, bool) and not callable(self.ask):
+            raise UsageError(
+                f"{str(self.name)[:80]}: ask must be True, False or a function, not "
+                f"{type(self.ask).__name__}"
             )
         if not callable(self.function):
             raise UsageError(f"{str(self.name)[:80]}: not a function")
@@ -76,6 +85,7 @@ def host_function(
     name: str | None = None,
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
+    ask: bool | Ask = False,
 ) -> Callable[[Callable[..., Any]], RunFunction]:
     """Make a function callable from programs.
 
@@ -86,6 +96,10 @@ def host_function(
     After a crash, the outcome of an effect in progress is unknown. An `idempotent` effect is
     repeated. For another one, `lookup` is called with the key that `effect_key()` returned inside
     it. It returns what the function returned then, `NOT_RECEIVED`, or `UNKNOWN`.
+
+    With `ask=True`, no call is made without a person's word: the run ends as `waiting`, and `tally
+    approve` or `tally deny` resumes it. `ask` may also be a function that is given the name, the
+    arguments and the named arguments, and returns True if this call needs one.
 
     The decorator raises `UsageError` for an unknown policy, for what cannot be called, and for a
     name that programs cannot call or that is taken. `name` is that of the function by default.
@@ -100,6 +114,7 @@ def host_function(
             local=local,
             idempotent=idempotent,
             lookup=lookup,
+            ask=ask,
         )
 
     return made

@@ -33,6 +33,7 @@ from tallystick.core.records import (
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Model
+from tallystick.runtime.calls.approvals import Approvals, Word
 from tallystick.runtime.calls.capability import (
     Capability,
     RunCapabilities,
@@ -43,7 +44,7 @@ from tallystick.runtime.calls.capability import (
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
 from tallystick.runtime.calls.deltas import HearDelta, hear_nothing
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.functions import Ask, RunFunction
 from tallystick.runtime.calls.host import CountInside, HostFunctions
 from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries, no_models
 from tallystick.runtime.calls.turn_call import AskedModel
@@ -58,8 +59,10 @@ from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner, c
 from tallystick.runtime.programs.native_effect import Settling
 from tallystick.runtime.run.driver import Driver, Hooks
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Leases, Surroundings
-from tallystick.runtime.runs.lock import stop_requested
+from tallystick.runtime.runs.decided import Decided
+from tallystick.runtime.runs.lock import stop_requested, take_decided
 from tallystick.runtime.runs.result import Run, run_of
+from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
@@ -110,6 +113,8 @@ class RunRequest:
     aids: tuple[str, ...] = AIDS
     # What the caller wants of every answer; None for nothing.
     instructions: str | None = None
+    # An approval that holds for all calls of the run, for the child of a run that has one.
+    decided: Decided | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +123,8 @@ class RunContext:
 
     `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
     `models` those that programs may ask, beside the run's own. `sub_model` returns the model of
-    sub-calls that name none; None for the run's own.
+    sub-calls that name none; None for the run's own. `ask` says which calls need a person's word,
+    beside those whose function says so.
     """
 
     ledger: Ledger
@@ -132,6 +138,7 @@ class RunContext:
     lookup: FindReply | None = None
     leases: Leases | None = None
     sub_model: Callable[[], Model] | None = None
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +168,8 @@ class Plan:
     sockets: Path | None = None
     # True for the run of a program, which is stopped with the run that it is inside of.
     inside: bool = False
+    # What a person decided about what the run waits for.
+    decided: Decided | None = None
 
 
 class Assembled:
@@ -242,6 +251,13 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         if programs is not None:
             await programs.close()
         raise
+    # A replay calls none of them: their answers are on record.
+    tools = () if plan.door is None else opened.functions()
+    word = Word(
+        decided=plan.decided,
+        ask=context.ask,
+        look=lambda sha256: take_decided(context.ledger, run, sha256),
+    )
     runner = ProgramRunner(
         effects,
         ProgramParts(
@@ -250,13 +266,13 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             functions=HostFunctions(
                 table,
                 names_of(started, data.values),
-                # A replay calls none of them: their answers are on record.
-                () if plan.door is None else opened.functions(),
+                tools,
                 plan.run_attachments,
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
                 note_served_answer=opened.note_served_answer,
                 count_inside=_count_inside(plan),
+                approvals=Approvals(run, tools, history, word),
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -317,6 +333,8 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         step=started.step,
         session_lost=plan.around.session_lost,
     )
+    if run.stop == "waiting":
+        run = msgspec.structs.replace(run, waits=tuple(waiting_in(context.ledger, plan.run)))
     return run, assembled.writer.head, driver.refused
 
 

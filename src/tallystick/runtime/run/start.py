@@ -144,6 +144,7 @@ async def start_in(
             heard=request.heard,
             sockets=backend.sockets,
             inside=caller is not None,
+            decided=request.decided,
         ),
     )
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -24,13 +25,24 @@ from tallystick.core.errors import (
 )
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger
+from tallystick.runtime.runs.decided import Decided, decode_decided, encode_decided
 from tallystick.storage.lock import FileLock, is_locked
 
 _SUFFIX = ".lock"
 _LOOKED_AT_SECONDS = 0.04
 _NAME_CHARS_MAX = 200
-# The runs of ledgers in memory that are under way, each with who asked for its stop, if anybody.
-_IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, str | None]] = WeakKeyDictionary()
+
+
+@dataclass(slots=True)
+class _Requests:
+    """The requests to a run of a ledger in memory: who asked for its stop, and a decision."""
+
+    stopped_by: str | None = None
+    decided: Decided | None = None
+
+
+# The runs of ledgers in memory that are under way.
+_IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, _Requests]] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -46,7 +58,7 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     folder = ledger.lock_folder
     if folder is None:
         running = _IN_MEMORY.setdefault(ledger, {})
-        running[run] = None
+        running[run] = _Requests()
         try:
             yield False
         finally:
@@ -57,8 +69,8 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     lock = FileLock(_lock_path(folder, run))
     before = _fence(ledger, run) if steal else None
     stolen = _take(lock, run, steal=steal)
-    request = _stop_path(folder, run)
-    _remove_request(request)
+    requests = (_stop_path(folder, run), _decided_path(folder, run))
+    _remove_requests(requests)
     try:
         yield stolen
     finally:
@@ -70,7 +82,7 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
                 # it. Put its lock back, so that it is seen again.
                 aside.replace(lock.path)
             if lock.is_current:
-                _remove_request(request)
+                _remove_requests(requests)
             lock.release(remove=True)
             if stolen:
                 aside.unlink(missing_ok=True)
@@ -141,7 +153,7 @@ def request_stop(ledger: Ledger, run: str, *, by: str) -> bool:
     if folder is None:
         running = _IN_MEMORY.get(ledger, {})
         if run in running:
-            running[run] = by
+            running[run].stopped_by = by
         return run in running
     if not is_running(ledger, run):
         return False
@@ -157,7 +169,7 @@ def request_stop(ledger: Ledger, run: str, *, by: str) -> bool:
     if is_running(ledger, run):
         return True
     # It ended in between, and nobody is left to look.
-    _remove_request(path)
+    _remove_requests([path])
     return False
 
 
@@ -165,16 +177,76 @@ def stop_requested(ledger: Ledger, run: str) -> str | None:
     """Return who asked for the stop of a run that this process works on; None if nobody did."""
     folder = ledger.lock_folder
     if folder is None:
-        return _IN_MEMORY.get(ledger, {}).get(run)
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
+        return None if requests is None else requests.stopped_by
     try:
         return _stop_path(folder, run).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
 
 
-def _remove_request(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
+def submit_decided(ledger: Ledger, run: str, decided: Decided) -> bool:
+    """Leave a decision for the process that works on a run, in which a call waits for it.
+
+    Return False if there is one that was not taken yet: somebody else has decided. Raise
+    `LedgerUnavailable` if it cannot be written.
+    """
+    folder = ledger.lock_folder
+    if folder is None:
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
+        if requests is None or requests.decided is not None:
+            return False
+        requests.decided = decided
+        return True
+    path = _decided_path(folder, run)
+    written = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        written.write_bytes(encode_decided(decided))
+        written.chmod(0o600)
+        try:
+            # A link fails if the name is taken, so only one of two decisions is left.
+            os.link(written, path)
+        finally:
+            written.unlink()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _unavailable_error(path, error) from error
+    return True
+
+
+def take_decided(ledger: Ledger, run: str, sha256: str) -> Decided | None:
+    """Return the decision about a request that was left for a run of this process, and remove it.
+
+    Return None if there is none, or one about another request.
+    """
+    folder = ledger.lock_folder
+    if folder is None:
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
+        found = None if requests is None else requests.decided
+        if requests is None or found is None or not found.covers(run, sha256):
+            return None
+        requests.decided = None
+        return found
+    path = _decided_path(folder, run)
+    try:
+        found = decode_decided(path.read_bytes())
+    except OSError:
+        return None
+    if found is None or not found.covers(run, sha256):
+        return None
+    _remove_requests([path])
+    return found
+
+
+def _remove_requests(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _decided_path(folder: Path, run: str) -> Path:
+    return folder / f"{run}.decided"
 
 
 def _stop_path(folder: Path, run: str) -> Path:
