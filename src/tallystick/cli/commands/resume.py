@@ -24,6 +24,7 @@ from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
+from tallystick.core.resume_errors import FunctionsMissing
 from tallystick.live.decide import bind, pending, submit
 from tallystick.live.stop import WAIT_SECONDS, person_here, stop
 from tallystick.runtime.run.fork import shared_records
@@ -261,7 +262,17 @@ def _decide(
         submit(ledger, found, decided)
         click.echo(f"run {found.run} goes on in its own process", err=True)
         return OK
-    return resume_run(run=found.run, decided=decided, **given)
+    try:
+        return resume_run(run=found.run, decided=decided, **given)
+    except FunctionsMissing:
+        # The functions are those of a program in Python, which resumes the run itself.
+        submit(ledger, found, decided)
+        click.echo(
+            f"the decision is kept, and taken when run {found.run} is resumed where its functions "
+            "are (Session.resume)",
+            err=True,
+        )
+        return OK
 
 
 # `tally stop`: stop a run that another process works on.
