@@ -218,7 +218,7 @@ class Session:
     new runs: `wasm`, or `process` for native Python and bash with files. `accept_without` names the
     layers of isolation that the process sandbox may lack. `sandbox` is an open sandbox, to be used
     instead of a new one. `say` is called with warnings for a person. `ask` says which calls of
-    tools need a person's word, beside those of tools that say so themselves: it is given the name,
+    tools need a person's word, beside those of tools that say so themselves. It is given the name,
     the arguments and the named arguments of a call.
 
     A setting that is not given comes from the configuration, which `tally config` shows: model,

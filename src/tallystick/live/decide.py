@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """What a person decides about: `waits` in the run `run` and in those inside it.
+    """The calls and programs that a person decides about, in a run and in those inside it.
 
-    `run` is the outermost run, which is resumed with the decision. With `inside`, its process waits
-    for the decision, and goes on itself.
+    `run` is the outermost run, which is resumed with the decision.
     """
 
     run: str

@@ -217,10 +217,10 @@ _ALL = click.option(
 def approve_command(every: bool, **given: Any) -> int:  # noqa: ANN401 (the options of resume)
     r"""Approve the call or the program that a run waits for, and continue it.
 
-    A run with exit code 9 waits for a person. tally inspect RUN shows what for: a call of a tool
-    that needs an approval, or a program that --vocabulary strict refused. The approval is of what
-    waits now, and nothing else is made with it. Who approved it, and when, is recorded in the run.
-    Exit codes: as for tally resume.
+    A run with exit code 9 waits for a person. What waits is a call of a tool that needs an
+    approval, or a program that --vocabulary strict refused; tally inspect RUN shows it. The
+    approval is of that and of nothing else. Who approved it, and when, is recorded in the run. Exit
+    codes: as for tally resume.
 
     \b
     Example:
