@@ -5,6 +5,7 @@ TallystickError
 ├── LeftInDoubt           shown to a program for an effect that is not repeated
 └── RunInDoubt            calls of the run were begun, and their outcome is unknown
 UsageError
+├── FunctionsMissing      a run whose functions are not here
 └── ResumeRefused         a run that cannot be resumed
 ReplayDiverged
 └── ResumeDiverged        run again on its record, the run did something else
@@ -56,6 +57,12 @@ class ResumeRefused(Facts, UsageError):
 
     run: str
     why: str
+
+
+class FunctionsMissing(UsageError):
+    """Programs of a recorded run may call functions that are not here."""
+
+    code = "usage.functions"
 
 
 class ResumeDiverged(ReplayDiverged):

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """What a person decides about: `waits` in the run `run` and in those inside it.
+    """The calls and programs that a person decides about, in a run and in those inside it.
 
-    `run` is the outermost run, which is resumed with the decision. With `inside`, its process waits
-    for the decision, and goes on itself.
+    `run` is the outermost run, which is resumed with the decision.
     """
 
     run: str
@@ -73,9 +72,15 @@ def bind(found: Pending, decided: Decided) -> Decided:
 def submit(ledger: Ledger, found: Pending, decided: Decided) -> None:
     """Leave a bound decision for the process in which a call waits for it.
 
-    Raise `UsageError` if somebody else has decided meanwhile, or the process has ended.
+    If no process works on the run, it is left for the next one that resumes it. Raise `UsageError`
+    if somebody else has decided meanwhile.
     """
-    if not submit_decided(ledger, found.run, decided):
+    waiting = {each.sha256 for each in found.waits}
+
+    def is_of_use(before: Decided) -> bool:
+        return bool(waiting.intersection(before.sha256s))
+
+    if not submit_decided(ledger, found.run, decided, still=is_of_use):
         raise UsageError(
             f"run {found.run}: somebody else has decided just now; see tally inspect {found.run}"
         )

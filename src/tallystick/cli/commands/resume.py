@@ -24,6 +24,7 @@ from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
+from tallystick.core.resume_errors import FunctionsMissing
 from tallystick.live.decide import bind, pending, submit
 from tallystick.live.stop import WAIT_SECONDS, person_here, stop
 from tallystick.runtime.run.fork import shared_records
@@ -216,10 +217,10 @@ _ALL = click.option(
 def approve_command(every: bool, **given: Any) -> int:  # noqa: ANN401 (the options of resume)
     r"""Approve the call or the program that a run waits for, and continue it.
 
-    A run with exit code 9 waits for a person. tally inspect RUN shows what for: a call of a tool
-    that needs an approval, or a program that --vocabulary strict refused. The approval is of what
-    waits now, and nothing else is made with it. Who approved it, and when, is recorded in the run.
-    Exit codes: as for tally resume.
+    A run with exit code 9 waits for a person. What waits is a call of a tool that needs an
+    approval, or a program that --vocabulary strict refused; tally inspect RUN shows it. The
+    approval is of that and of nothing else. Who approved it, and when, is recorded in the run. Exit
+    codes: as for tally resume.
 
     \b
     Example:
@@ -261,7 +262,17 @@ def _decide(
         submit(ledger, found, decided)
         click.echo(f"run {found.run} goes on in its own process", err=True)
         return OK
-    return resume_run(run=found.run, decided=decided, **given)
+    try:
+        return resume_run(run=found.run, decided=decided, **given)
+    except FunctionsMissing:
+        # The functions are those of a program in Python, which resumes the run itself.
+        submit(ledger, found, decided)
+        click.echo(
+            f"the decision is kept, and taken when run {found.run} is resumed where its functions "
+            "are (Session.resume)",
+            err=True,
+        )
+        return OK
 
 
 # `tally stop`: stop a run that another process works on.

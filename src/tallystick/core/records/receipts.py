@@ -63,6 +63,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     name: str | msgspec.UnsetType = msgspec.UNSET
     because: str | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def subject(self) -> str:
+        """The kind of what was decided about, and the name of a function that is called."""
+        return f"call of {self.name}" if isinstance(self.name, str) else "program"
+
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """A run, from its beginning to its end. Times are milliseconds since 1970.
@@ -156,7 +161,7 @@ def harn_fields(receipt: Receipt) -> dict[str, object]:
                 "decision": each.decision,
                 "approver": each.by,
                 "at": each.at,
-                "subject": f"program {each.sha256}",
+                "subject": f"{each.subject} {each.sha256}",
             }
             for each in (receipt.approvals or ())
         ],

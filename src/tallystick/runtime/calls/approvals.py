@@ -29,7 +29,7 @@ def _nobody(sha256: str) -> Decided | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """How a run gets the word of a person.
+    """The ways in which a run gets the word of a person.
 
     `decided` is what was decided before this execution of the run. `ask` is the caller's policy for
     every function. `look` returns what was decided meanwhile about the request of a call that waits

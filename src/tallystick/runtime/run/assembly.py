@@ -17,7 +17,6 @@ import msgspec
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.clock import RunClock
-from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
@@ -30,6 +29,7 @@ from tallystick.core.records import (
     decode_record,
     encode_record,
 )
+from tallystick.core.resume_errors import FunctionsMissing
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Model
@@ -256,7 +256,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
     word = Word(
         decided=plan.decided,
         ask=context.ask,
-        look=lambda sha256: take_decided(context.ledger, run, sha256),
+        look=lambda sha256: take_decided(context.ledger, run, [sha256]),
     )
     runner = ProgramRunner(
         effects,
@@ -467,7 +467,7 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
     """Raise `UsageError` if programs of a recorded run may call functions that are not here."""
     missing = [name for name, _ in started.functions if not table.has(name)]
     if missing:
-        raise UsageError(
+        raise FunctionsMissing(
             f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
             f"with those functions"
         )

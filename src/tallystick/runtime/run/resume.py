@@ -65,7 +65,7 @@ from tallystick.runtime.runs.history import (
     skip_answered,
     whole_records,
 )
-from tallystick.runtime.runs.lock import lock_run
+from tallystick.runtime.runs.lock import lock_run, take_decided
 from tallystick.runtime.runs.result import Run, said_at_end
 from tallystick.runtime.runs.waiting import Waiting, waiting_in, waiting_of
 from tallystick.runtime.spend.door import ModelDoor
@@ -138,7 +138,10 @@ async def _resume(
         check_resumable(run, records, request.limits)
         if parent is None:
             waits = waiting_in(ledger, run, records)
-            request = dataclasses.replace(request, decided=bound(run, waits, request.decided))
+            # Somebody may have decided where the functions of the run are not.
+            left = take_decided(ledger, run, [each.sha256 for each in waits])
+            decided = bound(run, waits, request.decided or left)
+            request = dataclasses.replace(request, decided=decided)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
             # Its process may have died between its end and the release of its session.
             leases = context.leases

@@ -8,7 +8,7 @@ from tallystick.core.records import PersonDecision
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What the person `by` decided about the programs or requests with these digests, and why.
+    """A decision of the person `by` about the programs or requests with these digests, and why.
 
     With `run`, it is about what waits in that run, and not in those around or inside it. With
     `all`, it is about everything that waits, and an approval is of later calls of the run too.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -27,6 +27,7 @@ from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger
 from tallystick.runtime.runs.decided import Decided, decode_decided, encode_decided
 from tallystick.storage.lock import FileLock, is_locked
+from tallystick.storage.private_file import make_private
 
 _SUFFIX = ".lock"
 _LOOKED_AT_SECONDS = 0.04
@@ -69,8 +70,8 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     lock = FileLock(_lock_path(folder, run))
     before = _fence(ledger, run) if steal else None
     stolen = _take(lock, run, steal=steal)
-    requests = (_stop_path(folder, run), _decided_path(folder, run))
-    _remove_requests(requests)
+    request = _stop_path(folder, run)
+    _remove_request(request)
     try:
         yield stolen
     finally:
@@ -82,7 +83,7 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
                 # it. Put its lock back, so that it is seen again.
                 aside.replace(lock.path)
             if lock.is_current:
-                _remove_requests(requests)
+                _remove_request(request)
             lock.release(remove=True)
             if stolen:
                 aside.unlink(missing_ok=True)
@@ -169,7 +170,7 @@ def request_stop(ledger: Ledger, run: str, *, by: str) -> bool:
     if is_running(ledger, run):
         return True
     # It ended in between, and nobody is left to look.
-    _remove_requests([path])
+    _remove_request(path)
     return False
 
 
@@ -185,25 +186,34 @@ def stop_requested(ledger: Ledger, run: str) -> str | None:
         return None
 
 
-def submit_decided(ledger: Ledger, run: str, decided: Decided) -> bool:
-    """Leave a decision for the process that works on a run, in which a call waits for it.
+def submit_decided(
+    ledger: Ledger, run: str, decided: Decided, *, still: Callable[[Decided], bool]
+) -> bool:
+    """Leave a decision for the process that works on a run, or for the next one that resumes it.
 
-    Return False if there is one that was not taken yet: somebody else has decided. Raise
-    `LedgerUnavailable` if it cannot be written.
+    Return False if there is one that was not taken and of which `still` is true: somebody else has
+    decided. Another is of no use any more, and is replaced. Raise `LedgerUnavailable` if it cannot
+    be written, and `UsageError` for a ledger in memory that has no such run under way.
     """
     folder = ledger.lock_folder
     if folder is None:
         requests = _IN_MEMORY.get(ledger, {}).get(run)
-        if requests is None or requests.decided is not None:
+        if requests is None:
+            raise UsageError(f"run {run} is not running, and its ledger is in memory")
+        if requests.decided is not None and still(requests.decided):
             return False
         requests.decided = decided
         return True
     path = _decided_path(folder, run)
+    make_private(folder)
     written = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         written.write_bytes(encode_decided(decided))
         written.chmod(0o600)
         try:
+            before = _read_decided(path)
+            if before is not None and not still(before):
+                _remove_request(path)
             # A link fails if the name is taken, so only one of two decisions is left.
             os.link(written, path)
         finally:
@@ -215,34 +225,36 @@ def submit_decided(ledger: Ledger, run: str, decided: Decided) -> bool:
     return True
 
 
-def take_decided(ledger: Ledger, run: str, sha256: str) -> Decided | None:
-    """Return the decision about a request that was left for a run of this process, and remove it.
+def take_decided(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
+    """Return the decision about one of these requests that was left for a run, and remove it.
 
     Return None if there is none, or one about another request.
     """
     folder = ledger.lock_folder
+    requests = _IN_MEMORY.get(ledger, {}).get(run) if folder is None else None
     if folder is None:
-        requests = _IN_MEMORY.get(ledger, {}).get(run)
         found = None if requests is None else requests.decided
-        if requests is None or found is None or not found.covers(run, sha256):
-            return None
+    else:
+        found = _read_decided(_decided_path(folder, run))
+    if found is None or not set(sha256s).intersection(found.sha256s):
+        return None
+    if folder is not None:
+        _remove_request(_decided_path(folder, run))
+    elif requests is not None:
         requests.decided = None
-        return found
-    path = _decided_path(folder, run)
-    try:
-        found = decode_decided(path.read_bytes())
-    except OSError:
-        return None
-    if found is None or not found.covers(run, sha256):
-        return None
-    _remove_requests([path])
     return found
 
 
-def _remove_requests(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
+def _read_decided(path: Path) -> Decided | None:
+    try:
+        return decode_decided(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _remove_request(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _decided_path(folder: Path, run: str) -> Path:
