@@ -254,7 +254,8 @@ class Agent:
 
         Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
         difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
-        `RecordUnreadable` if there is no record that can be replayed.
+        `RecordUnreadable` if there is no record that can be replayed, and `AttachmentError` if an
+        attachment of the run is gone or damaged.
         """
         self._engine.check_open()
         return self._engine.loop.do(self._engine.replay(_id_of(run), timeout_ms=timeout_ms))
@@ -281,7 +282,7 @@ class Agent:
         another process works on the run, unless `steal`: the further work of that process is then
         lost. Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and
         `ResumeDiverged` if it does not repeat its record. Raise `NoBackendAvailable` if its sandbox
-        does not work here.
+        does not work here, and `AttachmentError` if an attachment that it needs is gone or damaged.
 
         For a run in a session, raise `SessionBusy`, `SessionNotKept` if variables were lost, or
         `BudgetExhausted` if its other runs used the budget up. Inside a step, raise
@@ -304,12 +305,15 @@ class Agent:
     @overload
     def fork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
     def fork(self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]:
-        """Start a run that shares its first turns with another, as many as `turn`; return its result.
+        """Start a run that shares its first turns with another, and return its result.
+
+        `turn` is the number of turns that are shared.
 
         The shared part is not paid again. With 0, only the start is shared. The next turns ask this
         agent's model. Limits are for the whole run, with the shared part; without any, those of the
         other run are kept, and so is the `temperature`. Raise `RunNotFound`, or `UsageError` or
-        `ResumeRefused` if the run cannot be forked after that turn.
+        `ResumeRefused` if the run cannot be forked after that turn. Raise `NoBackendAvailable`,
+        `AttachmentError`, and the errors inside steps as `resume` does.
         """
         return _typed_as(run, self._engine.loop.do(self._forked(run, turn, options)))
 
@@ -409,7 +413,8 @@ class Agent:
     def models_of_programs(self, sub_model: str | None = None) -> FindModel:
         """Return the function that finds the models which programs of a new run may ask.
 
-        `sub_model` is that of the run. Raise `UsageError` if there is no own model.
+        `sub_model` is that of the run. Raise `UsageError` if there is no own model, or if it cannot
+        be opened.
         """
         models = self._engine.models
         return models.for_programs(models.of(None), models.sub_model_of(sub_model, None, None))

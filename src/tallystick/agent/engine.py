@@ -257,7 +257,9 @@ class Engine:
     def place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run of the step around this call, new or recorded; None outside of steps.
 
-        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here. If the
+        step is recorded, raise `UsageError` too if an input cannot be read, a model cannot be
+        opened, or the ledger is another one.
         """
         from tallystick.runtime.run.surroundings import call_site_here
 
@@ -304,7 +306,11 @@ class Engine:
             return await start(context, request, run=run, children=children, around=around)
 
     def _configure_scopes(self) -> None:
-        """Set the total and the prices of the scopes that pay for runs."""
+        """Set the total and the prices of the scopes that pay for runs.
+
+        A configured tokenizer needs the configured model, which is opened then. Raise the errors of
+        `load_settings`, and `UsageError` if that model cannot be opened.
+        """
         chosen = self.settings
         counted = ""
         # A configured tokenizer belongs to the configured model, and to no other.
@@ -353,7 +359,10 @@ class Engine:
         run: str | None = None,
         sub_model: str | None = None,
     ) -> RunContext:
-        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`).
+
+        Raise what `_configure_scopes`, `_start_of` and `AgentModels.sub_model_of` raise.
+        """
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()

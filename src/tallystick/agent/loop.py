@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -77,7 +78,7 @@ class LoopThread:
         """Cancel all work, wait for it up to 10 seconds, and end the thread.
 
         Work that takes longer is left unfinished. Closing twice is harmless. Work that comes later
-        starts a new thread.
+        starts a new thread. Do not call this on the loop.
         """
         with self._guard:
             loop, self._loop = self._loop, None
@@ -96,4 +97,5 @@ class LoopThread:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tally-loop", daemon=True
         )
-        self._thread.start()
+        # It serves all later work, so it takes nothing of the first caller's context along.
+        contextvars.Context().run(self._thread.start)

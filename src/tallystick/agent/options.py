@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tallystick.core.records import InDoubt, PersonDecision
     from tallystick.core.strategy import AskedStrategy
     from tallystick.inputs.reading import InputValue
-    from tallystick.model.port import Heard, Model
+    from tallystick.model.port import Model
+    from tallystick.runtime.calls.deltas import HearDelta
     from tallystick.runtime.context.inputs import Input
     from tallystick.runtime.run.assembly import Watch
     from tallystick.runtime.runs.result import Run
@@ -45,7 +46,7 @@ class RunOptions(TypedDict, total=False):
     - `session`: the id or name of a session whose variables programs find
     - `grants`: rights, such as "attachments.read"
     - `temperature`, `seed`, `compact_at`, `clock`, `timezone`: as in the reference
-    - `watch`: called with the run and each record; `heard` while a reply arrives
+    - `watch`: called with the run and each record; `heard` with each `TextDelta` of a reply
     """
 
     inputs: Mapping[str, InputValue] | InputValue | Sequence[Input] | None
@@ -66,7 +67,7 @@ class RunOptions(TypedDict, total=False):
     clock: str | datetime.datetime | None
     timezone: str | None
     watch: Watch | None
-    heard: Heard | None
+    heard: HearDelta | None
 
 
 class ResumeOptions(TypedDict, total=False):
@@ -89,7 +90,7 @@ class ResumeOptions(TypedDict, total=False):
     by: str | None
     sub_model: str | None
     watch: Watch | None
-    heard: Heard | None
+    heard: HearDelta | None
 
 
 class ForkOptions(TypedDict, total=False):
@@ -100,7 +101,7 @@ class ForkOptions(TypedDict, total=False):
     limits: Limits | None
     temperature: float | None
     watch: Watch | None
-    heard: Heard | None
+    heard: HearDelta | None
 
 
 def check_options(options: Mapping[str, object], known: type, *, of: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import msgspec
 
 from tallystick.agent.agent import Agent
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
+from tallystick.cli.followed import EventPrinter
 from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
@@ -28,12 +29,10 @@ from tallystick.core.records import (
     ReceiptIssued,
     Record,
     RunStarted,
-    encode_record,
-    tag_of,
 )
 from tallystick.core.records.receipts import holds_reservations
 from tallystick.inputs.strategy import Estimate, StrategyEstimate
-from tallystick.ledger.port import Ledger
+from tallystick.ledger.port import Ledger, TransferLedger
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
@@ -141,7 +140,7 @@ def _reply_lines(result: Run) -> list[str]:
 
 
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
-    """Print the size of the first prompt of a run, its strategies, and what each may cost."""
+    """Print the size of a run's first prompt, its strategies and their costs, or all as JSON."""
     if as_json:
         echo_json(estimate)
         return
@@ -280,15 +279,23 @@ class Display:
         )
 
     @contextmanager
-    def watching(self, progress: Progress, run: str | None = None) -> Iterator[Watcher]:
+    def watching(
+        self, progress: Progress, ledger: TransferLedger, run: str | None = None
+    ) -> Iterator[Watcher]:
         """Watch a run, and let Ctrl-C stop it; a second Ctrl-C ends the process.
 
-        `run` is the id of a run that is resumed. For a new one it is that of its first record.
+        Its events are printed as they come to be in `ledger`, if they are to be printed. `run` is
+        the id of a run that is resumed. For a new one it is that of its first record.
         """
-        watcher = Watcher(self, progress)
+        printer = EventPrinter(ledger, run) if self.events else None
+        watcher = Watcher(self, progress, printer)
         watcher.run = run
-        with interruptible(progress, lambda: watcher.run, prints=self.shows_progress):
-            yield watcher
+        try:
+            with interruptible(progress, lambda: watcher.run, prints=self.shows_progress):
+                yield watcher
+        finally:
+            if printer is not None:
+                printer.end()
 
     def end(self, result: Run) -> int:
         """Print the result of a run, and return the exit code that says how it ended."""
@@ -302,24 +309,24 @@ class Display:
 
 
 class Watcher:
-    """Follow the records of a tree of runs, show its progress, and print its events.
-
-    Events are printed once they are committed, so that what was printed survives the process.
+    """Follow the records of a tree of runs, show its progress, and have its events printed.
 
     `run` is the id of the root, `loaded` the skills that programs loaded.
     """
 
-    def __init__(self, display: Display, progress: Progress) -> None:
+    def __init__(self, display: Display, progress: Progress, printer: EventPrinter | None) -> None:
         self._display = display
         self._progress = progress
-        self._failed: Exception | None = None
+        self._printer = printer
         self.run: str | None = None
         self.loaded: list[str] = []
 
     def __call__(self, run: str, record: Record) -> None:
-        if self._failed is not None:
-            raise self._failed
         self.run = self.run or run
+        if self._printer is not None:
+            if self._printer.failed is not None:
+                raise self._printer.failed
+            self._printer.begin(self.run)
         if isinstance(record, ReceiptIssued) and run == self.run:
             self._display.receipts.append(record.receipt)
         skill = loaded_skill_id(record)
@@ -328,19 +335,6 @@ class Watcher:
         if self._display.shows_progress and isinstance(record, RunStarted) and record.strategy_why:
             echo_error_line(f"strategy {record.strategy}: {record.strategy_why}")
         self._progress.watch(run, record)
-
-    def committed(self, run: str, record: Record) -> None:
-        """Print an event, if events are to be printed, as one line of JSON on stdout.
-
-        If that fails, the next record raises the error, which ends the run.
-        """
-        if not self._display.events or self._failed is not None:
-            return
-        body = msgspec.Raw(encode_record(record))
-        try:
-            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-        except Exception as error:
-            self._failed = error
 
     def waits(self, parent: str, change: int) -> None:
         self._progress.waits(parent, change)

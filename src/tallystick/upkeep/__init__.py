@@ -8,12 +8,16 @@ These names are the contract of this module; what else is in the package is inte
   it as a `Node`; `difference_of` compares two runs, and returns a `RunDifference`
 - `step_lines` returns the receipt of recorded steps: a `StepLine` for each
 - `verify_records` checks chains and the rows beside them, `verify_references` the attachments
-- `head_of` returns a `HeadFile` to keep elsewhere, and `verify_head` compares one with a run;
-  `proof_of` returns a `Proof` of one entry, and `verify_proof` checks it; `read_head` and
-  `read_proof` read them from files; `HeadReport` and `ProofReport` are the results
+- `head_of` returns a `HeadFile` to keep elsewhere, `read_head` reads one from a file, and
+  `verify_head` compares it with a run: `HeadReport`
+- `proof_of` returns a `Proof` of one entry, `read_proof` reads one from a file, and `verify_proof`
+  checks it: `ProofReport`
 - `runs_in_doubt` lists each `DoubtfulRun`, and `close_calls` settles its calls: `ClosedCalls`
 - `export_run_with_attachments`, `import_run_with_attachments` and `remove_run_with_attachments`
   move and delete whole runs; `Transferred` is the result
+- `export_trajectory` writes events for other tools (`Exported`), and `import_rlms_log` reads a log
+  of another system: an `ImportedLog`
+- `read_total` and `change_total` are about the limit in dollars of a ledger's file: `Total`
 - `Pruner` deletes the content of old runs: each is `Pruned`, or `Kept` with a reason
 - `forget_notes` erases notes also from recorded runs, chosen by a `Which`; `Erased` is the result
 """
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
     from tallystick.core.views.difference import RunDifference, difference_of
     from tallystick.core.views.outline import Outline, outline_of
     from tallystick.core.views.receipt import StepLine, step_lines
+    from tallystick.interop.rlms import ImportedLog, import_rlms_log
+    from tallystick.interop.trajectory import Exported, export_trajectory
     from tallystick.runtime.runs.history import records_of, resolve_run
     from tallystick.runtime.runs.in_doubt import (
         ClosedCalls,
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
         verify_proof,
     )
     from tallystick.upkeep.prune import Kept, Pruned, Pruner
+    from tallystick.upkeep.total import Total, change_total, read_total
     from tallystick.upkeep.transfer import (
         Transferred,
         export_run_with_attachments,
@@ -62,8 +69,10 @@ __all__ = [
     "ClosedCalls",
     "DoubtfulRun",
     "Erased",
+    "Exported",
     "HeadFile",
     "HeadReport",
+    "ImportedLog",
     "Kept",
     "Node",
     "Outline",
@@ -74,19 +83,24 @@ __all__ = [
     "RunDifference",
     "StepLine",
     "Stores",
+    "Total",
     "Transferred",
     "Which",
+    "change_total",
     "close_calls",
     "difference_of",
     "export_run_with_attachments",
+    "export_trajectory",
     "forget_notes",
     "head_of",
+    "import_rlms_log",
     "import_run_with_attachments",
     "open_stores",
     "outline_of",
     "proof_of",
     "read_head",
     "read_proof",
+    "read_total",
     "records_of",
     "remove_run_with_attachments",
     "resolve_run",
@@ -107,6 +121,8 @@ if not TYPE_CHECKING:
             "tallystick.core.views.difference": "RunDifference difference_of",
             "tallystick.core.views.outline": "Outline outline_of",
             "tallystick.core.views.receipt": "StepLine step_lines",
+            "tallystick.interop.rlms": "ImportedLog import_rlms_log",
+            "tallystick.interop.trajectory": "Exported export_trajectory",
             "tallystick.runtime.runs.history": "records_of resolve_run",
             "tallystick.runtime.runs.in_doubt": "ClosedCalls DoubtfulRun close_calls runs_in_doubt",
             "tallystick.runtime.runs.tree": "Node tree_of",
@@ -118,6 +134,7 @@ if not TYPE_CHECKING:
                 "verify_head verify_proof"
             ),
             "tallystick.upkeep.prune": "Kept Pruned Pruner",
+            "tallystick.upkeep.total": "Total change_total read_total",
             "tallystick.upkeep.transfer": (
                 "Transferred export_run_with_attachments import_run_with_attachments "
                 "remove_run_with_attachments"
