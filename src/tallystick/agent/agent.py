@@ -7,6 +7,7 @@ may be shared between threads, and drives any number of runs at once.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import os
 import threading
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tallystick.agent.engine import Engine
+from tallystick.agent.handle import Handle, Stream
 from tallystick.agent.options import (
     AskedAnswer,
     Dollars,
@@ -27,6 +29,7 @@ from tallystick.agent.options import (
     asked_inputs,
     asked_limits,
     check_options,
+    shows,
 )
 from tallystick.core.budget.amount import Budget
 from tallystick.core.errors import UsageError
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
+    from tallystick.runtime.calls.deltas import TextDelta
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.run.assembly import RunRequest
@@ -183,6 +187,7 @@ class Agent:
     def run(
         self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> Run[Any]: ...
+    @shows(RunOptions)
     def run(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Run[Any]:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
@@ -217,6 +222,7 @@ class Agent:
     async def arun(
         self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> Run[Any]: ...
+    @shows(RunOptions)
     async def arun(
         self,
         goal: str,
@@ -234,6 +240,88 @@ class Agent:
         work = self._engine.run(request, placed, asyncio.get_running_loop())
         run = await asyncio.wrap_future(self._engine.loop.submit(work))
         return asked.of(run if placed is None else placed.result_for_caller(run))
+
+    @overload
+    def start(
+        self, goal: str, *, answer: None = None, **options: Unpack[RunOptions]
+    ) -> Handle[str]: ...
+    @overload
+    def start(
+        self, goal: str, *, answer: TypeForm[T], **options: Unpack[RunOptions]
+    ) -> Handle[T]: ...
+    @overload
+    def start(
+        self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> Handle[Any]: ...
+    @shows(RunOptions)
+    def start(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
+        """Start a run, and return at once with a handle to follow it, stop it and wait for it.
+
+        The arguments are those of `run`. Raise `UsageError` if the request is wrong; other errors
+        are raised by `Handle.result`.
+        """
+        asked, request = self._request(goal, answer, options, of="start")
+        return self._started(asked, request, None)
+
+    @overload
+    async def astart(
+        self, goal: str, *, answer: None = None, **options: Unpack[RunOptions]
+    ) -> Handle[str]: ...
+    @overload
+    async def astart(
+        self, goal: str, *, answer: TypeForm[T], **options: Unpack[RunOptions]
+    ) -> Handle[T]: ...
+    @overload
+    async def astart(
+        self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> Handle[Any]: ...
+    @shows(RunOptions)
+    async def astart(
+        self,
+        goal: str,
+        *,
+        answer: Any = None,
+        **options: Unpack[RunOptions],
+    ) -> Handle[Any]:
+        """Start a run as `start` does. Async functions of the caller run on the caller's loop."""
+        asked, request = self._request(goal, answer, options, of="astart")
+        return self._started(asked, request, asyncio.get_running_loop())
+
+    @overload
+    def stream(
+        self, goal: str, *, answer: None = None, deltas: bool = False, **options: Unpack[RunOptions]
+    ) -> Stream[str]: ...
+    @overload
+    def stream(
+        self, goal: str, *, answer: TypeForm[T], deltas: bool = False, **options: Unpack[RunOptions]
+    ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self,
+        goal: str,
+        *,
+        answer: Mapping[str, Any],
+        deltas: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Stream[Any]: ...
+    @shows(RunOptions)
+    def stream(
+        self,
+        goal: str,
+        *,
+        answer: Any = None,
+        deltas: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Stream[Any]:
+        """Return the events of a new run, to iterate over with `for` or `async for`.
+
+        The run starts with the loop. Each event was recorded before it is shown. With `deltas`, the
+        text of replies is among them while it comes, as `TextDelta`s: the recorded reply is what
+        counts. Leaving the loop early stops the run, which is recorded. `Stream.run` is the result
+        after the loop. The other arguments are those of `run`.
+        """
+        asked, request = self._request(goal, answer, options, of="stream")
+        return Stream(lambda loop: self._started(asked, request, loop, deltas=deltas))
 
     def chat(self, session: str | None = None, /, **options: Unpack[RunOptions]) -> Chat:
         """Return a conversation, in which each question continues from what the last one left.
@@ -270,6 +358,7 @@ class Agent:
     def resume(self, run: Run[T], **options: Unpack[ResumeOptions]) -> Run[T]: ...
     @overload
     def resume(self, run: str, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    @shows(ResumeOptions)
     def resume(self, run: Run[Any] | str, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Resume a run that was interrupted or stopped without an answer, and return its result.
 
@@ -295,6 +384,7 @@ class Agent:
     async def aresume(self, run: Run[T], **options: Unpack[ResumeOptions]) -> Run[T]: ...
     @overload
     async def aresume(self, run: str, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    @shows(ResumeOptions)
     async def aresume(self, run: Run[Any] | str, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         work = self._resumed(run, options, asyncio.get_running_loop())
@@ -304,6 +394,7 @@ class Agent:
     def fork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
     @overload
     def fork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
+    @shows(ForkOptions)
     def fork(self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]:
         """Start a run that shares its first turns with another, and return its result.
 
@@ -321,6 +412,7 @@ class Agent:
     async def afork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
     @overload
     async def afork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
+    @shows(ForkOptions)
     async def afork(
         self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]
     ) -> Run[Any]:
@@ -443,6 +535,34 @@ class Agent:
         await asyncio.to_thread(self.close)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _started(
+        self,
+        asked: AskedAnswer,
+        request: RunRequest,
+        caller: asyncio.AbstractEventLoop | None,
+        *,
+        deltas: bool = False,
+    ) -> Handle[Any]:
+        buffer = None
+        if deltas:
+            from tallystick.live.deltas import DeltaBuffer
+
+            buffer, heard = DeltaBuffer(), request.heard
+
+            def hear(delta: TextDelta) -> None:
+                buffer(delta)
+                heard(delta)
+
+            request = dataclasses.replace(request, heard=hear)
+        placed = self._engine.place_of_request(request)
+        run = new_id() if placed is None else placed.run
+
+        def finish(ended: Run[Any]) -> Run[Any]:
+            return asked.of(ended if placed is None else placed.result_for_caller(ended))
+
+        work = self._engine.run(request, placed, caller, run=run)
+        return Handle(self, self._engine, run, self._engine.loop.submit(work), finish, buffer)
 
     def _request(
         self, goal: str, answer: object, options: Mapping[str, object], *, of: str

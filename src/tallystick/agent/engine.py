@@ -143,13 +143,13 @@ class Engine:
         """
         with self._guard:
             if self._ledger is None:
-                self._ledger = self._open_stores.ledger
+                self._ledger = self.stores.ledger
             return self._ledger
 
     @property
     def attachments(self) -> Attachments:
         """The store for the attachments of the runs."""
-        return self._open_stores.attachments if self._attachments is None else self._attachments
+        return self.stores.attachments if self._attachments is None else self._attachments
 
     @property
     def sessions(self) -> Sessions:
@@ -157,10 +157,10 @@ class Engine:
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
         """
-        return self._open_stores.sessions
+        return self.stores.sessions
 
     @property
-    def _open_stores(self) -> Stores:
+    def stores(self) -> Stores:
         """The stores of the ledger. They are opened when the first one is needed."""
         with self._guard:
             if self._stores is None and self._ledger is None:
@@ -282,8 +282,14 @@ class Engine:
             raise UsageError("the agent is closed; make another one")
 
     async def run(
-        self, request: RunRequest, placed: PlacedRun | None, caller: _Loop | None = None
+        self,
+        request: RunRequest,
+        placed: PlacedRun | None,
+        caller: _Loop | None = None,
+        *,
+        run: str | None = None,
     ) -> Run:
+        """Run a goal to its end. `run` is the id of a new run, made here if there is none."""
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.start import start
         from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
@@ -293,7 +299,7 @@ class Engine:
             around: Surroundings = NOTHING_AROUND
             if placed is not None:
                 around = stack.enter_context(placed).around
-            run = new_id() if placed is None else placed.run
+            run = (run or new_id()) if placed is None else placed.run
             # The record of a run of an earlier process names its session.
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import enter_session
