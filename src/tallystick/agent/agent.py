@@ -7,6 +7,7 @@ may be shared between threads, and drives any number of runs at once.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import os
 import threading
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tallystick.agent.engine import Engine
+from tallystick.agent.handle import Handle, Stream
 from tallystick.agent.options import (
     AskedAnswer,
     DecideOptions,
@@ -28,6 +30,7 @@ from tallystick.agent.options import (
     asked_inputs,
     asked_limits,
     check_options,
+    shows,
 )
 from tallystick.core.budget.amount import Budget
 from tallystick.core.errors import UsageError
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
+    from tallystick.runtime.calls.deltas import TextDelta
     from tallystick.runtime.calls.functions import Ask
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
@@ -191,6 +195,7 @@ class Agent:
     def run(
         self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> Run[Any]: ...
+    @shows(RunOptions)
     def run(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Run[Any]:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
@@ -225,6 +230,7 @@ class Agent:
     async def arun(
         self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> Run[Any]: ...
+    @shows(RunOptions)
     async def arun(
         self,
         goal: str,
@@ -242,6 +248,88 @@ class Agent:
         work = self._engine.run(request, placed, asyncio.get_running_loop())
         run = await asyncio.wrap_future(self._engine.loop.submit(work))
         return asked.of(run if placed is None else placed.result_for_caller(run))
+
+    @overload
+    def start(
+        self, goal: str, *, answer: None = None, **options: Unpack[RunOptions]
+    ) -> Handle[str]: ...
+    @overload
+    def start(
+        self, goal: str, *, answer: TypeForm[T], **options: Unpack[RunOptions]
+    ) -> Handle[T]: ...
+    @overload
+    def start(
+        self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> Handle[Any]: ...
+    @shows(RunOptions)
+    def start(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
+        """Start a run, and return at once with a handle to follow it, stop it and wait for it.
+
+        The arguments are those of `run`. Raise `UsageError` if the request is wrong; other errors
+        are raised by `Handle.result`.
+        """
+        asked, request = self._request(goal, answer, options, of="start")
+        return self._started(asked, request, None)
+
+    @overload
+    async def astart(
+        self, goal: str, *, answer: None = None, **options: Unpack[RunOptions]
+    ) -> Handle[str]: ...
+    @overload
+    async def astart(
+        self, goal: str, *, answer: TypeForm[T], **options: Unpack[RunOptions]
+    ) -> Handle[T]: ...
+    @overload
+    async def astart(
+        self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> Handle[Any]: ...
+    @shows(RunOptions)
+    async def astart(
+        self,
+        goal: str,
+        *,
+        answer: Any = None,
+        **options: Unpack[RunOptions],
+    ) -> Handle[Any]:
+        """Start a run as `start` does. Async functions of the caller run on the caller's loop."""
+        asked, request = self._request(goal, answer, options, of="astart")
+        return self._started(asked, request, asyncio.get_running_loop())
+
+    @overload
+    def stream(
+        self, goal: str, *, answer: None = None, deltas: bool = False, **options: Unpack[RunOptions]
+    ) -> Stream[str]: ...
+    @overload
+    def stream(
+        self, goal: str, *, answer: TypeForm[T], deltas: bool = False, **options: Unpack[RunOptions]
+    ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self,
+        goal: str,
+        *,
+        answer: Mapping[str, Any],
+        deltas: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Stream[Any]: ...
+    @shows(RunOptions)
+    def stream(
+        self,
+        goal: str,
+        *,
+        answer: Any = None,
+        deltas: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Stream[Any]:
+        """Return the events of a new run, to iterate over with `for` or `async for`.
+
+        The run starts with the loop. Each event was recorded before it is shown. With `deltas`, the
+        text of replies is among them while it comes, as `TextDelta`s: the recorded reply is what
+        counts. Leaving the loop early stops the run, which is recorded. `Stream.run` is the result
+        after the loop. The other arguments are those of `run`.
+        """
+        asked, request = self._request(goal, answer, options, of="stream")
+        return Stream(lambda loop: self._started(asked, request, loop, deltas=deltas))
 
     def chat(self, session: str | None = None, /, **options: Unpack[RunOptions]) -> Chat:
         """Return a conversation, in which each question continues from what the last one left.
@@ -262,7 +350,8 @@ class Agent:
 
         Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
         difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
-        `RecordUnreadable` if there is no record that can be replayed.
+        `RecordUnreadable` if there is no record that can be replayed, and `AttachmentError` if an
+        attachment of the run is gone or damaged.
         """
         self._engine.check_open()
         return self._engine.loop.do(self._engine.replay(_id_of(run), timeout_ms=timeout_ms))
@@ -277,6 +366,7 @@ class Agent:
     def resume(self, run: Run[T], **options: Unpack[ResumeOptions]) -> Run[T]: ...
     @overload
     def resume(self, run: str, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    @shows(ResumeOptions)
     def resume(self, run: Run[Any] | str, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Resume a run that was interrupted or stopped without an answer, and return its result.
 
@@ -289,7 +379,7 @@ class Agent:
         another process works on the run, unless `steal`: the further work of that process is then
         lost. Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and
         `ResumeDiverged` if it does not repeat its record. Raise `NoBackendAvailable` if its sandbox
-        does not work here.
+        does not work here, and `AttachmentError` if an attachment that it needs is gone or damaged.
 
         For a run in a session, raise `SessionBusy`, `SessionNotKept` if variables were lost, or
         `BudgetExhausted` if its other runs used the budget up. Inside a step, raise
@@ -302,11 +392,13 @@ class Agent:
     async def aresume(self, run: Run[T], **options: Unpack[ResumeOptions]) -> Run[T]: ...
     @overload
     async def aresume(self, run: str, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    @shows(ResumeOptions)
     async def aresume(self, run: Run[Any] | str, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         work = self._resumed(run, options, asyncio.get_running_loop())
         return _typed_as(run, await asyncio.wrap_future(self._engine.loop.submit(work)))
 
+    @shows(DecideOptions)
     def approve(
         self,
         run: Run[Any] | str,
@@ -329,6 +421,7 @@ class Agent:
         bound = self._decided(run, "approve", by=by, all=all)
         return None if bound is None else self._continued(run, bound, options)
 
+    @shows(DecideOptions)
     async def aapprove(
         self,
         run: Run[Any] | str,
@@ -341,6 +434,7 @@ class Agent:
         bound = self._decided(run, "approve", by=by, all=all)
         return None if bound is None else await self._acontinued(run, bound, options)
 
+    @shows(DecideOptions)
     def deny(
         self,
         run: Run[Any] | str,
@@ -358,6 +452,7 @@ class Agent:
         bound = self._decided(run, "deny", by=by, because=because, all=all)
         return None if bound is None else self._continued(run, bound, options)
 
+    @shows(DecideOptions)
     async def adeny(
         self,
         run: Run[Any] | str,
@@ -375,13 +470,17 @@ class Agent:
     def fork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
     @overload
     def fork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
+    @shows(ForkOptions)
     def fork(self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]:
-        """Start a run that shares the first `turn` turns of another, and return its result.
+        """Start a run that shares its first turns with another, and return its result.
+
+        `turn` is the number of turns that are shared.
 
         The shared part is not paid again. With 0, only the start is shared. The next turns ask this
         agent's model. Limits are for the whole run, with the shared part; without any, those of the
         other run are kept, and so is the `temperature`. Raise `RunNotFound`, or `UsageError` or
-        `ResumeRefused` if the run cannot be forked after that turn.
+        `ResumeRefused` if the run cannot be forked after that turn. Raise `NoBackendAvailable`,
+        `AttachmentError`, and the errors inside steps as `resume` does.
         """
         return _typed_as(run, self._engine.loop.do(self._forked(run, turn, options)))
 
@@ -389,6 +488,7 @@ class Agent:
     async def afork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
     @overload
     async def afork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
+    @shows(ForkOptions)
     async def afork(
         self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]
     ) -> Run[Any]:
@@ -481,7 +581,8 @@ class Agent:
     def models_of_programs(self, sub_model: str | None = None) -> FindModel:
         """Return the function that finds the models which programs of a new run may ask.
 
-        `sub_model` is that of the run. Raise `UsageError` if there is no own model.
+        `sub_model` is that of the run. Raise `UsageError` if there is no own model, or if it cannot
+        be opened.
         """
         models = self._engine.models
         return models.for_programs(models.of(None), models.sub_model_of(sub_model, None, None))
@@ -510,6 +611,34 @@ class Agent:
         await asyncio.to_thread(self.close)
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _started(
+        self,
+        asked: AskedAnswer,
+        request: RunRequest,
+        caller: asyncio.AbstractEventLoop | None,
+        *,
+        deltas: bool = False,
+    ) -> Handle[Any]:
+        buffer = None
+        if deltas:
+            from tallystick.live.deltas import DeltaBuffer
+
+            buffer, heard = DeltaBuffer(), request.heard
+
+            def hear(delta: TextDelta) -> None:
+                buffer(delta)
+                heard(delta)
+
+            request = dataclasses.replace(request, heard=hear)
+        placed = self._engine.place_of_request(request)
+        run = new_id() if placed is None else placed.run
+
+        def finish(ended: Run[Any]) -> Run[Any]:
+            return asked.of(ended if placed is None else placed.result_for_caller(ended))
+
+        work = self._engine.run(request, placed, caller, run=run)
+        return Handle(self, self._engine, run, self._engine.loop.submit(work), finish, buffer)
 
     def _request(
         self, goal: str, answer: object, options: Mapping[str, object], *, of: str

@@ -145,13 +145,13 @@ class Engine:
         """
         with self._guard:
             if self._ledger is None:
-                self._ledger = self._open_stores.ledger
+                self._ledger = self.stores.ledger
             return self._ledger
 
     @property
     def attachments(self) -> Attachments:
         """The store for the attachments of the runs."""
-        return self._open_stores.attachments if self._attachments is None else self._attachments
+        return self.stores.attachments if self._attachments is None else self._attachments
 
     @property
     def sessions(self) -> Sessions:
@@ -159,10 +159,10 @@ class Engine:
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
         """
-        return self._open_stores.sessions
+        return self.stores.sessions
 
     @property
-    def _open_stores(self) -> Stores:
+    def stores(self) -> Stores:
         """The stores of the ledger. They are opened when the first one is needed."""
         with self._guard:
             if self._stores is None and self._ledger is None:
@@ -259,7 +259,9 @@ class Engine:
     def place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run of the step around this call, new or recorded; None outside of steps.
 
-        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here. If the
+        step is recorded, raise `UsageError` too if an input cannot be read, a model cannot be
+        opened, or the ledger is another one.
         """
         from tallystick.runtime.run.surroundings import call_site_here
 
@@ -282,8 +284,14 @@ class Engine:
             raise UsageError("the agent is closed; make another one")
 
     async def run(
-        self, request: RunRequest, placed: PlacedRun | None, caller: _Loop | None = None
+        self,
+        request: RunRequest,
+        placed: PlacedRun | None,
+        caller: _Loop | None = None,
+        *,
+        run: str | None = None,
     ) -> Run:
+        """Run a goal to its end. `run` is the id of a new run, made here if there is none."""
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.start import start
         from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
@@ -293,7 +301,7 @@ class Engine:
             around: Surroundings = NOTHING_AROUND
             if placed is not None:
                 around = stack.enter_context(placed).around
-            run = new_id() if placed is None else placed.run
+            run = (run or new_id()) if placed is None else placed.run
             # The record of a run of an earlier process names its session.
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import enter_session
@@ -306,7 +314,11 @@ class Engine:
             return await start(context, request, run=run, children=children, around=around)
 
     def _configure_scopes(self) -> None:
-        """Set the total and the prices of the scopes that pay for runs."""
+        """Set the total and the prices of the scopes that pay for runs.
+
+        A configured tokenizer needs the configured model, which is opened then. Raise the errors of
+        `load_settings`, and `UsageError` if that model cannot be opened.
+        """
         chosen = self.settings
         counted = ""
         # A configured tokenizer belongs to the configured model, and to no other.
@@ -355,7 +367,10 @@ class Engine:
         run: str | None = None,
         sub_model: str | None = None,
     ) -> RunContext:
-        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`).
+
+        Raise what `_configure_scopes`, `_start_of` and `AgentModels.sub_model_of` raise.
+        """
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # Dollars as a person writes them. A float is refused: 0.1 is not a tenth of a dollar.
 Dollars = str | int | Decimal
 Limits = RunLimits | Mapping[str, object]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class RunOptions(TypedDict, total=False):
@@ -47,8 +49,7 @@ class RunOptions(TypedDict, total=False):
     - `session`: the id or name of a session whose variables programs find
     - `grants`: rights, such as "attachments.read"
     - `temperature`, `seed`, `compact_at`, `clock`, `timezone`: as in the reference
-    - `watch`: called with the run and each record; `heard` with each
-      `TextDelta` while a reply arrives
+    - `watch`: called with the run and each record; `heard` with each `TextDelta` of a reply
     """
 
     inputs: Mapping[str, InputValue] | InputValue | Sequence[Input] | None
@@ -126,6 +127,32 @@ def check_options(options: Mapping[str, object], known: type, *, of: str) -> dic
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{of}() got an unexpected keyword argument {name!r}{hint}")
     return {name: value for name, value in options.items() if value is not None}
+
+
+def shows(known: type) -> Callable[[Function], Function]:
+    """Return a decorator that has a function show its options one by one, in `help` and notebooks.
+
+    They are the fields of `known`, which type checkers read from the annotation of `**options`.
+    """
+
+    def mark(function: Function) -> Function:
+        found = inspect.signature(function)
+        kept = [each for each in found.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        fields = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_text_of(annotation)
+            )
+            for name, annotation in known.__annotations__.items()
+        ]
+        signature = found.replace(parameters=[*kept, *fields])
+        setattr(function, "__signature__", signature)  # noqa: B010 (unknown to types)
+        return function
+
+    return mark
+
+
+def _text_of(annotation: Any) -> Any:  # noqa: ANN401 (an annotation, which may be text)
+    return getattr(annotation, "__forward_arg__", annotation)
 
 
 # -- answers ------------------------------------------------------------------------------------

@@ -141,8 +141,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
-    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     instructions: str | msgspec.UnsetType = msgspec.UNSET
+    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
