@@ -257,6 +257,7 @@ class Session:
         from tallystick.runtime.spend.client_scopes import PRICING, ClientScopes
 
         self._client_settings = ClientSettings(config, total=total, pricing=pricing, say=say)
+        self._say = say
         run_clock(clock, timezone)
         self._clock, self._timezone = clock, timezone
         self._lookup = lookup
@@ -325,8 +326,11 @@ class Session:
         """The sessions of the ledger.
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
+        What they may keep on the disk is set by the configuration.
         """
-        return self._open_stores.sessions
+        sessions = self._open_stores.sessions
+        sessions.bytes_max = self._client_settings.settings.session_bytes
+        return sessions
 
     @property
     def _open_stores(self) -> Stores:
@@ -719,7 +723,9 @@ class Session:
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import enter_session
 
-                lease = stack.enter_context(enter_session(self.sessions, request.session, run))
+                lease = stack.enter_context(
+                    enter_session(self.sessions, request.session, run, say=self._say)
+                )
                 around = lease if placed is None else Within(lease, around)
             if placed is not None:
                 return await placed.work(context, request, around)

@@ -214,7 +214,7 @@ def test_what_goes_wrong_is_one_line_and_one_object(
 
 
 def test_the_fourth_extension_and_the_eleventh_snapshot_are_refused(tally: Tally) -> None:
-    tally("session", "new")
+    tally("session", "new", "--expires", "reference")
     for _ in range(3):
         assert tally("session", "extend", "last").code == 0
     for number in range(10):

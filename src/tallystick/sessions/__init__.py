@@ -3,11 +3,12 @@
 These names are the contract of this module; what else is in the package is internal.
 
 - `Sessions` makes, lists, saves and removes sessions; `Session.sessions` are those of a ledger
-- `SessionInfo` is what is known of one, `SessionRun` a run in it, `KeptSnapshot` a saved state
+- `SessionInfo` is what is known of one, with its `BudgetStatus` and its `Period`; `SessionRun` is a
+  run in it, `EarlierRun` what the ledger has of that run, `KeptSnapshot` a saved state
 - `ExportedValues` are the values of variables as JSON
 - `open_snapshots` keeps the snapshots of a sandbox in a ledger's file, as `SessionImages`
 - the errors are `SessionNotFound`, `SessionBusy`, `SessionExpired`, `SessionNotKept`,
-  `InvalidSessionState`, `MaxExtensionsReached` and `ContextVariableRefused`
+  `SessionsFull`, `InvalidSessionState`, `MaxExtensionsReached` and `ContextVariableRefused`
 """
 
 from __future__ import annotations
@@ -25,18 +26,28 @@ if TYPE_CHECKING:
         SessionExpired,
         SessionNotFound,
         SessionNotKept,
+        SessionsFull,
     )
-    from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
-    from tallystick.sessions.sessions import Sessions
+    from tallystick.sessions.rows import (
+        BudgetStatus,
+        KeptSnapshot,
+        Period,
+        SessionInfo,
+        SessionRun,
+    )
+    from tallystick.sessions.sessions import EarlierRun, Sessions
     from tallystick.sessions.snapshots import SessionImages, open_snapshots
     from tallystick.sessions.values import ExportedValues
 
 __all__ = [
+    "BudgetStatus",
     "ContextVariableRefused",
+    "EarlierRun",
     "ExportedValues",
     "InvalidSessionState",
     "KeptSnapshot",
     "MaxExtensionsReached",
+    "Period",
     "SessionBusy",
     "SessionExpired",
     "SessionImages",
@@ -45,6 +56,7 @@ __all__ = [
     "SessionNotKept",
     "SessionRun",
     "Sessions",
+    "SessionsFull",
     "open_snapshots",
 ]
 
@@ -54,10 +66,10 @@ if not TYPE_CHECKING:
         {
             "tallystick.core.errors": (
                 "ContextVariableRefused InvalidSessionState MaxExtensionsReached "
-                "SessionBusy SessionExpired SessionNotFound SessionNotKept"
+                "SessionBusy SessionExpired SessionNotFound SessionNotKept SessionsFull"
             ),
-            "tallystick.sessions.rows": "KeptSnapshot SessionInfo SessionRun",
-            "tallystick.sessions.sessions": "Sessions",
+            "tallystick.sessions.rows": ("BudgetStatus KeptSnapshot Period SessionInfo SessionRun"),
+            "tallystick.sessions.sessions": "EarlierRun Sessions",
             "tallystick.sessions.snapshots": "SessionImages open_snapshots",
             "tallystick.sessions.values": "ExportedValues",
         },

@@ -11,7 +11,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -88,7 +93,10 @@ class ChildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The part of a run that its children share. `wrap` wraps functions of the caller."""
+    """The part of a run that its children share.
+
+    `wrap` wraps functions of the caller, and `deeper` is entered around a live child.
+    """
 
     run: str
     model_door: ModelDoor
@@ -97,6 +105,7 @@ class Parent:
     seed: int
     temperature: float | None
     wrap: Callable[[RunFunction], RunFunction]
+    deeper: Callable[[int], AbstractContextManager[None]]
     model: Model
     depth: int
     compact_at: int | None = None

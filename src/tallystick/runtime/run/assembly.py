@@ -348,6 +348,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         seed=now.seed,
         temperature=now.temperature,
         wrap=plan.around.wrap,
+        deeper=plan.around.deeper,
         model=plan.model,
         depth=depth,
         compact_at=plan.started.compact_at,
