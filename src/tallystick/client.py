@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
-from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.errors import InvalidLimit, LedgerError, UsageError
 from tallystick.core.history import History
 from tallystick.runtime.programs.backends import Backends
 from tallystick.sandbox.port import AUTO
@@ -375,6 +375,7 @@ class Session:
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         sub_model: str | None = None,
+        recursion_depth: int | None = None,
     ) -> Run:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
@@ -391,9 +392,12 @@ class Session:
         With a JSON `schema`, the answer is JSON that matches it, and `Run.value` is that JSON
         decoded. `skills` are put into the prompt: each is a name, then its arguments. This includes
         skills that models may not load. `session` names one of `sessions`, whose variables programs
-        find. `clock` is the time at which the clock of programs starts: "now", "fixed" (2026-01-01)
-        or a time; the model is shown it, in `timezone`. `watch` is called with the run and each
-        record of it and of its child runs, and `heard` while a reply arrives, with its number of
+        find. `recursion_depth` is the number of runs above this one, from which it counts up to its
+        limit of depth. None is the run that calls the function around this, or that the environment
+        names (`TALLYSTICK_DEPTH`); without both it is 0. `clock` is the time at which the clock of
+        programs starts: "now", "fixed" (2026-01-01) or a time; the model is shown it, in
+        `timezone`. `watch` is called with the run and each record of it and of its child runs, and
+        `heard` while a reply arrives, with its number of
         characters. If `watch` raises, the run is ended and that error is raised.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
@@ -423,6 +427,7 @@ class Session:
             put_skills=skills,
             session=session,
             sub_model=sub_model,
+            recursion_depth=recursion_depth,
         )
         placed = self._place_of_request(request)
         run = self._loop.do(self._run(request, placed))
@@ -448,6 +453,7 @@ class Session:
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         sub_model: str | None = None,
+        recursion_depth: int | None = None,
     ) -> Run:
         """Run a goal as `run` does, for callers that await.
 
@@ -472,6 +478,7 @@ class Session:
             put_skills=skills,
             session=session,
             sub_model=sub_model,
+            recursion_depth=recursion_depth,
         )
         placed = self._place_of_request(request)
         work = self._run(request, placed, asyncio.get_running_loop())
@@ -639,6 +646,7 @@ class Session:
         schema: Mapping[str, object] | None,
         clock: str | datetime.datetime | None,
         timezone: str | None,
+        recursion_depth: int | None,
         **asked: Any,  # noqa: ANN401 (fields of the request, given by `run` and `arun`)
     ) -> RunRequest:
         """Return the request for a run. Settings that it lacks come from the configuration.
@@ -650,7 +658,12 @@ class Session:
 
         self._check_open()
         request = RunRequest(
-            goal, limits=RunLimits(), strategy=strategy, schema=schema_text(schema), **asked
+            goal,
+            limits=RunLimits(),
+            strategy=strategy,
+            schema=schema_text(schema),
+            recursion_depth=_checked_depth(recursion_depth),
+            **asked,
         )
         chosen = self._client_settings.for_run(
             limits=limits,
@@ -1011,6 +1024,17 @@ class _Leases:
         from tallystick.sessions.surroundings import SessionLeases
 
         return SessionLeases(lambda: self._client.sessions).finish(run, records)
+
+
+def _checked_depth(asked: int | None) -> int:
+    """Return the number of runs above a new one: as asked, or those above this place."""
+    if asked is None:
+        from tallystick.runtime.calls.functions import depth_here
+
+        return depth_here()
+    if type(asked) is not int or asked < 0:
+        raise InvalidLimit(field="recursion_depth", given=asked, why="a whole number from 0 up")
+    return asked
 
 
 def _has_no_session(records: Sequence[Record]) -> bool:

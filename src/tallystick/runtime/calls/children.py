@@ -162,6 +162,7 @@ class Children:
         run_attachments: RunAttachments,
         *,
         depth: int,
+        is_root: bool = False,
         parent: Parent | None = None,
         runner: ChildRunner | None = None,
     ) -> None:
@@ -169,6 +170,7 @@ class Children:
         self._queries = queries
         self._run_attachments = run_attachments
         self._depth = depth
+        self._is_root = is_root
         self._parent = parent
         self._runner = runner
         self._under_way: set[asyncio.Task[object]] = set()
@@ -314,7 +316,9 @@ class Children:
         # The parent waits, so it lends its place: its children may need it.
         waiting: AbstractAsyncContextManager[None] = nullcontext()
         if self._runner is not None:
-            waiting = self._runner.slots.lend(depth=self._depth)
+            # The root of the tree has no place to lend, at whatever depth it counts.
+            lent = 0 if self._is_root else self._depth
+            waiting = self._runner.slots.lend(depth=lent)
         try:
             async with waiting:
                 return list(await asyncio.gather(*tasks))

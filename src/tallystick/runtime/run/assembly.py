@@ -22,11 +22,11 @@ from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
-    Caller,
     Continuation,
     Record,
     RunStarted,
     decode_record,
+    depth_of,
     encode_record,
 )
 from tallystick.core.strategy import AskedStrategy
@@ -101,6 +101,8 @@ class RunRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
+    # The number of runs above this one.
+    recursion_depth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,10 +337,9 @@ def _as_it_counts(plan: Plan) -> RunStarted:
 
 
 def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
-    caller: Caller | None = plan.started.caller
-    depth = 0 if caller is None else caller.depth
+    depth, is_root = depth_of(plan.started), plan.started.caller is None
     if plan.door is None or plan.model is None or plan.children is None:
-        return Children(effects, queries, plan.run_attachments, depth=depth)
+        return Children(effects, queries, plan.run_attachments, depth=depth, is_root=is_root)
     now = _as_it_counts(plan)
     parent = Parent(
         run=plan.run,
@@ -359,6 +360,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         queries,
         plan.run_attachments,
         depth=depth,
+        is_root=is_root,
         parent=parent,
         runner=plan.children,
     )
