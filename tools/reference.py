@@ -210,6 +210,8 @@ MEANINGS = {
     "skills_require_signature": "Use only skills that a trusted signer signed.",
     "skills_budget": "Characters of the list of skills that the model is shown.",
     "memory": "The [memory](../guides/memory.md) that programs recall from.",
+    "session_mb": "MiB that all [sessions](../guides/sessions.md) together may keep on the disk. "
+    "Above it no session and no snapshot is made.",
 }
 PROVIDER_MEANINGS = {
     "dialect": "The wire format: chat completions (`openai`) or messages (`anthropic`).",

@@ -19,7 +19,7 @@ from tallystick.agent.loop import LoopThread
 from tallystick.agent.models import AgentModels
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
-from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.errors import InvalidLimit, LedgerError, UsageError
 from tallystick.core.history import History
 from tallystick.runtime.programs.backends import Backends
 from tallystick.sandbox.port import AUTO
@@ -109,6 +109,7 @@ class Engine:
         self._vocabulary = vocabulary
         self._instructions = instructions
         self._ask = ask
+        self._say = say
         self.scopes = ClientScopes(
             budget=budget, total=total or _NO_LIMIT, pricing=pricing or PRICING
         )
@@ -158,8 +159,11 @@ class Engine:
         """The sessions of the ledger.
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
+        What they may keep on the disk is set by the configuration.
         """
-        return self.stores.sessions
+        sessions = self.stores.sessions
+        sessions.bytes_max = self.settings.settings.session_bytes
+        return sessions
 
     @property
     def stores(self) -> Stores:
@@ -208,6 +212,7 @@ class Engine:
         timezone: str | None = None,
         instructions: str | None = None,
         temperature: float | None = None,
+        recursion_depth: int | None = None,
         **asked: Any,  # noqa: ANN401 (fields of the request, given by `run` and `arun`)
     ) -> RunRequest:
         """Return the request for a run. Settings that it lacks come from the configuration.
@@ -227,6 +232,7 @@ class Engine:
             strategy=strategy,
             schema=schema_text(schema),
             temperature=temperature,
+            recursion_depth=_checked_depth(recursion_depth),
             instructions="\n".join(filter(None, (self._instructions, instructions))) or None,
             **asked,
         )
@@ -306,7 +312,9 @@ class Engine:
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import enter_session
 
-                lease = stack.enter_context(enter_session(self.sessions, request.session, run))
+                lease = stack.enter_context(
+                    enter_session(self.sessions, request.session, run, say=self._say)
+                )
                 around = lease if placed is None else Within(lease, around)
             if placed is not None:
                 return await placed.work(context, request, around)
@@ -512,6 +520,20 @@ class _Leases:
         from tallystick.sessions.surroundings import SessionLeases
 
         return SessionLeases(lambda: self._client.sessions).finish(run, records)
+
+
+def _checked_depth(asked: int | None) -> int:
+    """Return the number of runs above a new one: as asked, or those above this place.
+
+    Raise `InvalidLimit` for what is no whole number from 0 up.
+    """
+    if asked is None:
+        from tallystick.runtime.calls.functions import depth_here
+
+        return depth_here()
+    if type(asked) is not int or asked < 0:
+        raise InvalidLimit(field="recursion_depth", given=asked, why="a whole number from 0 up")
+    return asked
 
 
 def _has_no_session(records: Sequence[Record]) -> bool:

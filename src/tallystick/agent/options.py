@@ -49,6 +49,8 @@ class RunOptions(TypedDict, total=False):
     - `session`: the id or name of a session whose variables programs find
     - `grants`: rights, such as "attachments.read"
     - `temperature`, `seed`, `compact_at`, `clock`, `timezone`: as in the reference
+    - `recursion_depth`: the runs above this one, from which it counts up to its limit of depth;
+      otherwise those of the function around the call, or of `TALLYSTICK_DEPTH`
     - `watch`: called with the run and each record; `heard` with each `TextDelta` of a reply
     """
 
@@ -69,6 +71,7 @@ class RunOptions(TypedDict, total=False):
     compact_at: int | None
     clock: str | datetime.datetime | None
     timezone: str | None
+    recursion_depth: int | None
     watch: Watch | None
     heard: HearDelta | None
 

@@ -140,6 +140,7 @@ _OURS = {
     "refused.memory.embedder": "ConfigError",
     "refused.memory.model": "ConfigError",
     "refused.overrun": "TokenBudgetExceeded",
+    "refused.sessions_full": "SnapshotCreationFailed",
     "refused.unpriced": "TokenBudgetExceeded",
     "replay": "ExecutionFailed",
     "usage": "ConfigError",

@@ -143,6 +143,9 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
     instructions: str | msgspec.UnsetType = msgspec.UNSET
     aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    # The runs above it that started it in another way than by `rlm_query`. Only where there are
+    # any.
+    depth: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -151,6 +154,13 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
             return RunClock(clock_ns=self.clock_ns)
         offset = 0 if self.utc_offset_s is msgspec.UNSET else self.utc_offset_s
         return RunClock(clock_ns=self.clock_ns, timezone=self.timezone, utc_offset_s=offset)
+
+
+def depth_of(started: RunStarted) -> int:
+    """Return the number of runs above a run: those of its caller, or those that it was told of."""
+    if started.caller is not None:
+        return started.caller.depth
+    return 0 if started.depth is msgspec.UNSET else started.depth
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:

@@ -255,7 +255,7 @@ class _HostEffect:
         self._scope.times.begin_live_once()
         if self._refused is not None:
             return self._note_and_return(error_reply(self._refused))
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             reply = self._functions.table.serve(self._asked, self._call)
         if isinstance(reply, bytes | Blocking):
             return self._then(reply, self._note_and_return)
@@ -301,11 +301,11 @@ class _HostEffect:
         return then(await reply)
 
     def _under_key(self, work: Blocking) -> bytes:
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             return work()
 
     async def _wait_and_note(self, reply: Awaitable[bytes]) -> bytes:
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             told = await reply
         await self._note(told).wait()
         return told

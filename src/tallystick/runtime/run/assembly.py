@@ -22,11 +22,11 @@ from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
     AIDS,
-    Caller,
     Continuation,
     Record,
     RunStarted,
     decode_record,
+    depth_of,
     encode_record,
 )
 from tallystick.core.resume_errors import FunctionsMissing
@@ -115,6 +115,8 @@ class RunRequest:
     instructions: str | None = None
     # An approval that holds for all calls of the run, for the child of a run that has one.
     decided: Decided | None = None
+    # The number of runs above this one.
+    recursion_depth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,10 +395,9 @@ def _as_it_counts(plan: Plan) -> RunStarted:
 
 
 def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
-    caller: Caller | None = plan.started.caller
-    depth = 0 if caller is None else caller.depth
+    depth, is_root = depth_of(plan.started), plan.started.caller is None
     if plan.door is None or plan.model is None or plan.children is None:
-        return Children(effects, queries, plan.run_attachments, depth=depth)
+        return Children(effects, queries, plan.run_attachments, depth=depth, is_root=is_root)
     now = _as_it_counts(plan)
     parent = Parent(
         run=plan.run,
@@ -406,6 +407,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         seed=now.seed,
         temperature=now.temperature,
         wrap=plan.around.wrap,
+        deeper=plan.around.deeper,
         model=plan.model,
         depth=depth,
         compact_at=plan.started.compact_at,
@@ -416,6 +418,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         queries,
         plan.run_attachments,
         depth=depth,
+        is_root=is_root,
         parent=parent,
         runner=plan.children,
     )
