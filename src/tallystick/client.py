@@ -969,7 +969,10 @@ class Session:
 
 
 def _bridge_folder() -> BridgeFolder:
-    """Return the folder for the sockets on which native programs ask models of this process."""
+    """Return a new folder for sockets on which native programs ask models of this process.
+
+    Its directory is made on first use.
+    """
     from tallystick.bridge.sockets import BridgeFolder
 
     return BridgeFolder()
