@@ -47,7 +47,7 @@ def begun(tally: Tally, session: str) -> subprocess.Popen[str]:
     running = tally.started(*words)
     assert running.stdout is not None
     for line in running.stdout:
-        if '"program.finished"' in line:
+        if '"command_executed"' in line:
             break
     time.sleep(0.3)  # until the next call is on the disk
     return running

@@ -127,11 +127,15 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a program failed or was stopped, in terms that its author can use."""
+    """The reason why a program failed or was stopped, in terms that its author can use.
+
+    `line` is the line that failed, with a line for each value in it; empty if none is known.
+    """
 
     kind: str
     message: str
     traceback: str = ""
+    line: str = ""
 
 
 class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
@@ -435,6 +439,7 @@ class ProgramReport(msgspec.Struct, kw_only=True):
     kind: str = ""
     message: str = ""
     traceback: str = ""
+    line: str = ""
     exit: int = 0
     restored: list[str] = []
     kept: list[str] = []
@@ -492,6 +497,7 @@ def read_report(result: bytes | None, *, bytes_max: int | None = None) -> Progra
     said.capability = _cut_text(said.capability, _ERROR_BYTES_LEAST)
     said.message = _cut_text(said.message, error_room)
     said.traceback = _cut_text(said.traceback, error_room)
+    said.line = _cut_text(said.line, _ERROR_BYTES_LEAST)
     if said.value is not None:
         said.value = _cut_text(said.value, room)
     if said.assigned is not None:

@@ -31,6 +31,7 @@ from tallystick.runtime.runs.history import skip_answered, whole_records
 from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import key_of
+from tallystick.steps.decorator import current_step, run_ref, running_on_record
 from tallystick.steps.replay import (
     RecordedRun,
     StepDivergence,
@@ -38,7 +39,6 @@ from tallystick.steps.replay import (
     StepReplay,
     StepsReport,
 )
-from tallystick.steps.step import current_step, run_ref, running_on_record
 from tallystick.steps.surroundings import RunSteps
 
 # The name of a run's own limits in a refusal.

@@ -861,7 +861,9 @@ def _result_of(
     if stopped is not None:
         error, exit_code = ProgramError(kind=KINDS[stop], message=stopped.message), NOT_RUN
     elif said is not None and not said.ok:
-        error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+        error = ProgramError(
+            kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+        )
         # An exit code has eight bits, as that of a process; that of a failure is never 0.
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)

@@ -95,7 +95,9 @@ def verdict_of_program(
     metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
-    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    error = ProgramError(
+        kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+    )
     return Verdict(error=error, exit_code=said.exit & 0xFF or 1, metadata=metadata)
 
 

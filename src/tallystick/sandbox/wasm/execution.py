@@ -642,5 +642,7 @@ def _verdict(
     if said.kind == "MemoryError" and refused:
         error = ProgramError(kind=KINDS["memory"], message=memory, traceback=said.traceback)
         return "memory", error, NOT_RUN
-    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    error = ProgramError(
+        kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+    )
     return "finished", error, said.exit & 0xFF or 1
