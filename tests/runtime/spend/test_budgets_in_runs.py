@@ -171,7 +171,7 @@ def test_the_time_of_a_failed_attempt_counts_as_a_resume_would_count_it(
     failures = [ModelError(reason="rate_limit", message="later", status=429, billed=False)]
     model = ModelDouble(block("FINAL(1)"), failures=failures, before=lambda call: time.sleep(0.05))
     found = ran(sandbox, model, limits("1"))
-    (row,) = [each for each in found.session._client_scopes.rows() if each.scope.kind == "session"]
+    (row,) = [each for each in found.session.engine.scopes.rows() if each.scope.kind == "session"]
     (failed,) = found.only(ModelFailed)
 
     assert failed.wall_ms >= 50
