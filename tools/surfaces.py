@@ -29,9 +29,9 @@ class Surface:
     """One capability. Commands are separated by commas, names by spaces.
 
     A name is one of `tallystick` itself, or has the name of its public module in front, such as
-    `memory.Note`. A method stands for what it does: `Session.fork`. A command that has a row of its
+    `memory.Note`. A method stands for what it does: `Agent.fork`. A command that has a row of its
     own may help in another with one option, `run --file`, and a function with one argument,
-    `Session.run(inputs=)`. The page is a path in docs/.
+    `Agent.run(inputs=)`. The page is a path in docs/.
     """
 
     what: str
@@ -89,14 +89,14 @@ def found(name: str) -> object:
 def names() -> list[str]:
     """List the public names that need a row: those of all modules, and methods of two classes.
 
-    Most of what users do is a method of `Session` or `Memory`. Errors need no row.
+    Most of what users do is a method of `Agent` or `Memory`. Errors need no row.
     """
     wanted = []
     for module in public_modules():
         prefix = "".join(f"{each}." for each in module.split(".")[1:])
         wanted += [f"{prefix}{name}" for name in public_names(module)]
     wanted = [name for name in wanted if not _is_error(found(name))]
-    for owner in ("Session", "Memory"):
+    for owner in ("Agent", "Memory"):
         members = vars(found(owner)) | vars(inspect.getmro(found(owner))[1])  # type: ignore[arg-type]
         wanted += [f"{owner}.{name}" for name in members if not name.startswith("_")]
     return wanted
@@ -116,17 +116,22 @@ SURFACES = (
     Surface(
         "Run a goal",
         "run",
-        "Session Session.run Session.arun Session.close Run Charge",
+        "run arun Agent Agent.run Agent.arun Agent.chat Agent.close Agent.aclose Run Charge",
         "start.md",
     ),
     Surface(
         "Give a run files and texts",
         "run --file",
-        "Session.run(inputs=) inputs.read_inputs inputs.given_text inputs.Input",
+        "Agent.run(inputs=) inputs.read_inputs inputs.given_text inputs.Input",
         "guides/ask-over-files.md",
     ),
-    Surface("Give programs tools", OWN_CODE, "host_function effect_key", "guides/tools.md"),
-    Surface("Resume a run", "resume", "Session.resume Session.aresume", "guides/resume.md"),
+    Surface(
+        "Give programs tools",
+        OWN_CODE,
+        "tool effect_key Agent.capabilities Agent.engine",
+        "guides/tools.md",
+    ),
+    Surface("Resume a run", "resume", "Agent.resume Agent.aresume", "guides/resume.md"),
     Surface(
         "Settle calls in doubt",
         "resolve",
@@ -137,21 +142,21 @@ SURFACES = (
     Surface(
         "Decide about a program that waits",
         "approve, deny",
-        "Session.resume(decision=)",
+        "Agent.resume(decision=)",
         "guides/check-programs.md",
     ),
-    Surface("Fork a run", "fork", "Session.fork", "guides/fork-and-compare.md"),
+    Surface("Fork a run", "fork", "Agent.fork Agent.afork", "guides/fork-and-compare.md"),
     Surface(
         "Compare two runs",
         "diff",
         "upkeep.difference_of upkeep.RunDifference",
         "guides/fork-and-compare.md",
     ),
-    Surface("Replay a run", "replay", "Session.replay", "concepts/replay.md"),
+    Surface("Replay a run", "replay", "Agent.replay Agent.areplay", "concepts/replay.md"),
     Surface(
         "Limit what runs may use",
         "run --max-usd",
-        "Session.run(limits=) RunLimits Budget",
+        "Agent.run(limits=) RunLimits Budget",
         "guides/cap-spending.md",
     ),
     Surface(
@@ -172,7 +177,7 @@ SURFACES = (
     Surface(
         "Repeat recorded steps",
         OWN_CODE,
-        "Session.resume_steps Session.replay_steps steps.StepsReport steps.StepDivergence",
+        "Agent.resume_steps Agent.replay_steps steps.StepsReport steps.StepDivergence",
         "guides/steps.md",
     ),
     Surface(
@@ -193,15 +198,15 @@ SURFACES = (
     Surface(
         "Choose a model",
         "run --model",
-        "Session(model=) settings.open_model Session.use Session.model_of "
-        "Session.models_of_programs model.Model model.ModelRequest model.ModelReply "
+        "Agent(model=) settings.open_model Agent.use Agent.model_of "
+        "Agent.models_of_programs model.Model model.ModelRequest model.ModelReply "
         "model.ModelUsage",
         "guides/choose-a-model.md",
     ),
     Surface(
         "Say what calls cost",
         "run --allow-unpriced",
-        "Session(pricing=) model.Pricing model.PriceTable",
+        "Agent(pricing=) model.Pricing model.PriceTable",
         "guides/cap-spending.md",
     ),
     Surface(
@@ -214,7 +219,7 @@ SURFACES = (
     Surface(
         "Keep runs in a ledger",
         Reason("The ledger of the user is always there; `TALLYSTICK_DATA_DIR` moves it."),
-        "ledger.Ledger ledger.SqliteLedger ledger.MemoryLedger Session.ledger upkeep.Stores "
+        "ledger.Ledger ledger.SqliteLedger ledger.MemoryLedger Agent.ledger upkeep.Stores "
         "upkeep.open_stores",
         "concepts/ledger.md",
     ),
@@ -279,7 +284,7 @@ SURFACES = (
     Surface(
         "Make, list and remove sessions",
         "session new, session ls, session show, session rm",
-        "Session.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
+        "Agent.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
         "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun",
         "guides/sessions.md",
     ),
@@ -368,7 +373,7 @@ SURFACES = (
     Surface(
         "Check the programs of runs",
         "run --vocabulary",
-        "Session(vocabulary=) vocabulary.read_vocabulary vocabulary.VocabularyAsked "
+        "Agent(vocabulary=) vocabulary.read_vocabulary vocabulary.VocabularyAsked "
         "vocabulary.read_thesaurus vocabulary.Thesaurus vocabulary.decide vocabulary.Decision "
         "vocabulary.Pass vocabulary.Retry vocabulary.Warn vocabulary.Block vocabulary.Escalate",
         "guides/check-programs.md",
@@ -493,8 +498,8 @@ SURFACES = (
         "Keep, read and release attachments",
         "attach put, attach get, attach ls, attach rm",
         "attachments.SessionAttachments attachments.Attachments attachments.MemoryAttachments "
-        "attachments.AttachmentRef attachments.Reference Session.attachments "
-        "Session.attachments_of",
+        "attachments.AttachmentRef attachments.Reference Agent.attachments "
+        "Agent.attachments_of",
         "guides/attachments.md",
     ),
     Surface(
@@ -530,7 +535,7 @@ SURFACES = (
     Surface(
         "Read the settings",
         "config",
-        "Session(config=) settings.load_settings settings.Settings settings.Setting "
+        "Agent(config=) settings.load_settings settings.Settings settings.Setting "
         "settings.data_directory settings.cache_directory settings.config_directory "
         "settings.ledger_path",
         "reference/settings.md",
