@@ -257,7 +257,9 @@ class Engine:
     def place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run of the step around this call, new or recorded; None outside of steps.
 
-        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here. If the
+        step is recorded, raise `UsageError` too if an input cannot be read, a model cannot be
+        opened, or the ledger is another one.
         """
         from tallystick.runtime.run.surroundings import call_site_here
 
@@ -272,7 +274,7 @@ class Engine:
         return None if place is None else place.here(run)
 
     def model_of(self, name: str | None) -> Model:
-        """Return a model by its name; the agent's own for None."""
+        """Return a model by its name; the agent's own for None. Raise as `AgentModels.of` does."""
         return self.models.of(name)
 
     def check_open(self) -> None:
@@ -353,7 +355,11 @@ class Engine:
         run: str | None = None,
         sub_model: str | None = None,
     ) -> RunContext:
-        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`).
+
+        Raise `UsageError` as `AgentModels.sub_model_of` does, and `ResumeRefused` if a body of the
+        recorded run was removed. A memory that was named is opened: raise what that raises.
+        """
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()
@@ -411,7 +417,10 @@ class Engine:
         return [*made, *self.capabilities]
 
     def _memory_of(self) -> Memory | None:
-        """Return the memory of the runs. One that was named is opened on first use."""
+        """Return the memory of the runs, None if there is none.
+
+        One that was named is opened on first use. Raise what `Memory.open` raises.
+        """
         with self._guard:
             if self._memory_name is not None and self._opened_memory is None:
                 from tallystick.upkeep.memory import Memory

@@ -334,7 +334,7 @@ class ChainEntry:
 def entry_of(run: str, seq: int, sealed: Sealed) -> ChainEntry | None:
     """Return an entry of a ledger with its record; None if its body was erased.
 
-    Raise `LedgerCorrupt` if the body is no record of this version.
+    Raise `RecordUnreadable` if the body is no record of this version.
     """
     if sealed.body is None:
         return None

@@ -226,7 +226,10 @@ class ArgumentError(UsageError):
 
 
 def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> Callable[..., Any]:
-    """Return a function that checks and converts its arguments, described for the model."""
+    """Return a function that checks and converts its arguments, described for the model.
+
+    Raise `UsageError` if the arguments cannot be read, or have no types that can be checked.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -251,7 +254,10 @@ def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> C
 
 
 def _hints_of(function: Any, name: str, local_names: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401
-    """Return the annotations of a function. Raise `UsageError` if one names what is not there."""
+    """Return the annotations of a function, none if it cannot have any.
+
+    Raise `UsageError` if one names what is not there.
+    """
     called = function
     while isinstance(called, functools.partial):
         called = called.func
