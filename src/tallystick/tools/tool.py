@@ -152,7 +152,8 @@ def _is_unbound_method(function: object) -> bool:
 def tools_of(given: Iterable[object]) -> tuple[RunFunction, ...]:
     """Return the tools that functions stand for, plain ones and marked ones.
 
-    Raise `UsageError` for one that cannot be a tool, and for two of one name.
+    Raise `UsageError` for one that cannot be a tool, for two of one name, for a name that is the
+    group of another, and for what is no list.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise UsageError(f"tools: a list of functions is needed, not {type(given).__name__}")
