@@ -334,8 +334,8 @@ class Agent:
     def chat(self, session: str | None = None, /, **options: Unpack[RunOptions]) -> Chat:
         """Return a conversation, in which each question continues from what the last one left.
 
-        It is kept in a session of the ledger: a new one, or the one that is named. The options are
-        those of each of its runs.
+        It is kept in a session of the ledger: a new one, or the one that is named, which is looked
+        up on first use. The options are those of each of its runs. Raise `TypeError` for another.
         """
         from tallystick.agent.chat import Chat
 
@@ -775,7 +775,10 @@ def _instructions_of(given: object) -> str | None:
 
 
 def _skills_of(given: object) -> Skills | None:
-    """Return skills, or those in the directories that were given."""
+    """Return skills, or those in the directories that were given; None for None.
+
+    Raise `UsageError` for anything else, and what `Skills.of` raises.
+    """
     if given is None:
         return None
     from tallystick.skills.skills import Skills

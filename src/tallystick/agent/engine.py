@@ -282,7 +282,7 @@ class Engine:
         return None if place is None else place.here(run)
 
     def model_of(self, name: str | None) -> Model:
-        """Return a model by its name; the agent's own for None."""
+        """Return a model by its name; the agent's own for None. Raise as `AgentModels.of` does."""
         return self.models.of(name)
 
     def check_open(self) -> None:
@@ -377,7 +377,8 @@ class Engine:
     ) -> RunContext:
         """Return the context for a new run (`request`), or for a recorded one (`run`).
 
-        Raise what `_configure_scopes`, `_start_of` and `AgentModels.sub_model_of` raise.
+        Raise `UsageError` as `AgentModels.sub_model_of` does, and `ResumeRefused` if a body of the
+        recorded run was removed. A memory that was named is opened: raise what that raises.
         """
         from tallystick.runtime.run.assembly import RunContext
 
@@ -437,7 +438,10 @@ class Engine:
         return [*made, *self.capabilities]
 
     def _memory_of(self) -> Memory | None:
-        """Return the memory of the runs. One that was named is opened on first use."""
+        """Return the memory of the runs, None if there is none.
+
+        One that was named is opened on first use. Raise what `Memory.open` raises.
+        """
         with self._guard:
             if self._memory_name is not None and self._opened_memory is None:
                 from tallystick.upkeep.memory import Memory
@@ -486,7 +490,10 @@ def _keeps_attachments(ledger: Ledger | str | os.PathLike[str] | None) -> bool:
 
 
 def _bridge_folder() -> BridgeFolder:
-    """Return the folder for the sockets on which native programs ask models of this process."""
+    """Return a new folder for sockets on which native programs ask models of this process.
+
+    Its directory is made on first use.
+    """
     from tallystick.bridge.sockets import BridgeFolder
 
     return BridgeFolder()

@@ -169,7 +169,7 @@ class AskedAnswer:
     decode: Callable[[object], Any] | None = None
 
     def of(self, run: Run[Any]) -> Run[Any]:
-        """Return a run whose value is of this type."""
+        """Give the value of a run this type, and return the run."""
         from tallystick.runtime.runs.result import as_type
 
         return as_type(run, self.decode)

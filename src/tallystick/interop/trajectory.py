@@ -13,7 +13,7 @@ from tallystick.attachments.port import AttachmentError, Store
 from tallystick.core.chain import Sealed, time_of
 from tallystick.core.errors import (
     InvalidName,
-    LedgerCorrupt,
+    RecordUnreadable,
     RunNotFound,
     TransferRefused,
     UsageError,
@@ -365,7 +365,7 @@ class ChainEntry:
 def entry_of(run: str, seq: int, sealed: Sealed) -> ChainEntry | None:
     """Return an entry of a ledger with its record; None if its body was erased.
 
-    Raise `LedgerCorrupt` if the body is no record of this version.
+    Raise `RecordUnreadable` if the body is no record of this version.
     """
     if sealed.body is None:
         return None
@@ -749,12 +749,11 @@ class ChainSource:
 
 
 def _record_in(run: str, seq: int, body: bytes) -> Record:
-    """Return the record of an entry. Raise `LedgerCorrupt` if it is none of this version."""
+    """Return the record of an entry. Raise `RecordUnreadable` if it is none of this version."""
     try:
         return decode_record(body)
     except UNREADABLE as error:
-        why = f"entry {seq} cannot be read ({error}); tally verify {run} says more"
-        raise LedgerCorrupt(where=f"run {run}", why=why) from error
+        raise RecordUnreadable(run=run, seq=seq, why=str(error)) from error
 
 
 def export_trajectory(
@@ -771,8 +770,8 @@ def export_trajectory(
     `redact` leaves texts out; without `full`, long texts are cut. A new file is removed if the
     export fails; what was written to an open one stays. Raise `UsageError` for a chain of steps,
     and for a run without any content left or yet; `RunNotFound` or `InvalidName` for no run. Raise
-    `TransferRefused` if a new file exists or cannot be written, `LedgerCorrupt` for a record that
-    cannot be read, and other errors of the ledger.
+    `TransferRefused` if a new file exists or cannot be written, `RecordUnreadable` for a
+    record that cannot be read, and other errors of the ledger.
     """
     first = [each.body for each in ledger.read(run, stop=1) if each.body is not None]
     if holds_steps([_record_in(run, 0, body) for body in first]):

@@ -153,7 +153,8 @@ def _is_unbound_method(function: object) -> bool:
 def tools_of(given: Iterable[object]) -> tuple[RunFunction, ...]:
     """Return the tools that functions stand for, plain ones and marked ones.
 
-    Raise `UsageError` for one that cannot be a tool, and for two of one name.
+    Raise `UsageError` for one that cannot be a tool, for two of one name, for a name that is the
+    group of another, and for what is no list.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise UsageError(f"tools: a list of functions is needed, not {type(given).__name__}")
@@ -227,7 +228,10 @@ class ArgumentError(UsageError):
 
 
 def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> Callable[..., Any]:
-    """Return a function that checks and converts its arguments, described for the model."""
+    """Return a function that checks and converts its arguments, described for the model.
+
+    Raise `UsageError` if the arguments cannot be read, or have no types that can be checked.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -252,7 +256,10 @@ def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> C
 
 
 def _hints_of(function: Any, name: str, local_names: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401
-    """Return the annotations of a function. Raise `UsageError` if one names what is not there."""
+    """Return the annotations of a function, none if it cannot have any.
+
+    Raise `UsageError` if one names what is not there.
+    """
     called = function
     while isinstance(called, functools.partial):
         called = called.func

@@ -114,8 +114,9 @@ def looking(
 ) -> Iterator[OpenScope]:
     """Read one state of a memory; yield its scope, which is valid inside the block only.
 
-    Without an index the file is read. Raise `UsageError` if the index is of another memory,
-    `NoteInvalid` if an argument is out of range.
+    Without an index the file is read. With one, blocks of it that are due are stored first, and
+    those that turn out to be damaged at the end. Raise `UsageError` if the index is of another
+    memory, `NoteInvalid` if an argument is out of range.
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")

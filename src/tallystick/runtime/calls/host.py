@@ -226,7 +226,10 @@ class _HostEffect:
 
     @cached_property
     def _kept(self) -> KeptRequest:
-        """Return what is asked, for the record of an effect. A long request is stored once."""
+        """Return what is asked, for the record of an effect. A long request is stored once.
+
+        Raise `AttachmentError` if it cannot be.
+        """
         call, files = self._call, self._functions.run_attachments
         return keep_effect_request(call.name, call.request, files)
 
@@ -355,7 +358,10 @@ class _HostEffect:
         )
 
     def _kept_of_read(self) -> str | msgspec.UnsetType:
-        """Return what a read asked, for its answer. An effect that is refused never began."""
+        """Return what a read asked, for its answer; UNSET for a pure call or a long request.
+
+        UNSET also for an effect, whose beginning has it. One that is refused never began.
+        """
         policy = self._functions.policies.get(self._call.name, "pure")
         if policy == "pure" or self.is_effect:
             return msgspec.UNSET

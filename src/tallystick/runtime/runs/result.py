@@ -132,7 +132,10 @@ _DECODE = "decode"
 
 
 def as_type(run: Run[Any], decode: Callable[[object], Any] | None) -> Run[Any]:
-    """Have `Run.value` decoded by a function, and return the run. It raises `ValueError`."""
+    """Have `Run.value` of this run decoded by a function, and return the run.
+
+    The function raises `ValueError` for a value that does not fit.
+    """
     run.__dict__[_DECODE] = decode
     return run
 
