@@ -143,12 +143,16 @@ def provenance_ids(
         return [id for (id,) in db.execute(f"SELECT id FROM note WHERE {where}", given)]
 
 
-def expired_ids(memory: SqliteMemory) -> list[str]:
-    """Return the ids of all notes whose time is over by the memory's clock, deleted ones too."""
+def expired_ids(memory: SqliteMemory, *, owner: str | None = None) -> list[str]:
+    """Return the ids of all notes whose time is over by the memory's clock, deleted ones too.
+
+    With `owner`, only its notes count.
+    """
     with memory.reading() as db:
         rows = db.execute(
-            "SELECT id FROM note JOIN state USING (number) WHERE seq_to = ? AND expires_at <= ?",
-            (OPEN, memory.clock()),
+            "SELECT id FROM note JOIN state USING (number) "
+            "WHERE seq_to = :open AND expires_at <= :now AND (:owner IS NULL OR agent_id = :owner)",
+            {"open": OPEN, "now": memory.clock(), "owner": owner},
         ).fetchall()
     return [id for (id,) in rows]
 

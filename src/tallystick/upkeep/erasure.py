@@ -537,11 +537,7 @@ class Which:
             case "subject":
                 ids = subject_ids(store, self.subject or "")
             case "expired":
-                ids = [
-                    id
-                    for id in expired_ids(store)
-                    if memory.reader is None or memory.note(id).note.agent_id == memory.reader
-                ]
+                return expired_ids(store, owner=memory.reader)
             case "provenance":
                 ids = provenance_ids(store, principal=self.principal, session_id=self.session_id)
             case _:
