@@ -16,9 +16,9 @@ __all__ = ["prose_amount", "prose_colour", "prose_named", "prose_two", "prose_wh
 
 _RIVALS = 6
 _COLOURS = (
-    "black blue brown crimson green grey ivory lilac olive orange pink purple red scarlet teal "
-    "turquoise white yellow"
-).split()
+    *("black", "blue", "brown", "crimson", "green", "grey", "ivory", "lilac", "olive", "orange"),
+    *("pink", "purple", "red", "scarlet", "teal", "turquoise", "white", "yellow"),
+)
 _CALLED = ("barge", "sloop", "mare", "hound", "coach", "locomotive")
 
 

@@ -21,6 +21,7 @@ from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import Key
 from tallystick.memory.remember import record_access, remember
 from tallystick.memory.sharing import relate, share
+from tallystick.memory.store import blocks
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import (
@@ -111,6 +112,17 @@ def low_limits(*, large: int = 0, candidates: int = 2, guarded: int = 2) -> Iter
         patch.setattr(limits, "CANDIDATES", candidates)
         patch.setattr(limits, "GUARDED_NOTES", guarded)
         patch.setattr(limits, "GUARDED_SHARE", 0.5)
+        yield
+
+
+@contextmanager
+def small_blocks(*, small: int = 3, large: int = 6, touched: int = 1) -> Iterator[None]:
+    """So small that a few entries fill several of both sizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "SMALL", small)
+        patch.setattr(blocks, "LARGE", large)
+        patch.setattr("tallystick.memory.recall.index._TOUCHED_MAX", touched)
+        patch.setattr("tallystick.memory.recall.index._TOUCHED_MAX_SMALL", touched)
         yield
 
 
@@ -222,7 +234,7 @@ BEGUN: tuple[Act, ...] = (
 @contextmanager
 def a_world(strategies: tuple[ForgetStrategy, ...] = ALL, *, begun: bool = True) -> Iterator[World]:
     clock = Clock()
-    with quick_folder() as folder, open_memory(folder, clock=clock) as memory:
+    with quick_folder() as folder, open_memory(folder, clock=clock) as memory, small_blocks():
         world = World(memory, clock, strategies)
         world.do_all(list(BEGUN if begun else ()))
         yield world

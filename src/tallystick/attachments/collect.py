@@ -242,7 +242,10 @@ class Sweep:
             self._attachments.scrub()
 
     def forgotten_steps(self) -> Iterator[str]:
-        """Do the same work on the forgotten bytes only. Nothing is scrubbed or refused."""
+        """Do the work of `steps` on the forgotten bytes only. Yield the name of each step.
+
+        Nothing is scrubbed or refused.
+        """
         with self._as_owner():
             yield from self._reclaim(self._forgotten)
 
@@ -400,9 +403,10 @@ class Sweep:
         return (sentenced or blob.state == DELETING) and self._is_dead(rows, blob)
 
     def _unlink(self, blobs: Sequence[Blob]) -> Iterator[str]:
-        """Delete files, then their rows. A put of the same bytes in between waits.
+        """Delete files, then their rows. Yield the name of each step.
 
-        A file that cannot be deleted is noted in the report and gets free again, so that its
+        A put of the same bytes in between waits. Files that are gone are counted in the report. A
+        file that cannot be deleted is noted in the report and gets free again, so that its
         holders and a later sweep find it.
         """
         # Nobody is asked again who holds these: their rows say `DELETING`, on the disk, so an
@@ -448,7 +452,8 @@ class Sweep:
     def _remove_orphans(self) -> Iterator[str]:
         """Remove staged files of dead owners, and large bytes with neither a row nor an intent.
 
-        Files that records need stay. What cannot be removed is noted in the report.
+        Yield the name of each step. Files that records need stay. What is removed is counted in the
+        report, and what cannot be is noted there.
         """
         for path in self._orphans_in_staging():
             size = _size_of(path)

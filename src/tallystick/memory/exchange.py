@@ -144,8 +144,8 @@ def import_notes(
     """Import the notes of an export: all of them, or with an error none.
 
     With `trusted`, notes are not screened, and keep the quarantine that they had. Raise
-    `ImportRefused`, with the line, if one cannot be read, was changed, could not have been written
-    here, or has the id of a note here with another text or owner.
+    `ImportRefused`, with the line, if one cannot be read, was changed, or could not have been
+    written here. Raise it too for the id of a note that has another text or owner here.
     """
     taken = _Import(trusted=trusted)
     # One transaction: the digest of the lines is checked after the last note, and undoes them all.
@@ -343,8 +343,9 @@ class _Import:
     def add(self, writer: LogWriter, line: _NoteLine, number: int) -> None:
         """Import one note, unless it exists here already or was erased here.
 
-        Its relations wait for `append_relations`. Raise `NoteInvalid` if it could not have been
-        written here, or if another note here has its id.
+        It is counted, and its id is added to `imported`, `present` or `erased`. Its relations wait
+        for `append_relations`. Raise `NoteInvalid` if it could not have been written here, or if
+        another note here has its id.
         """
         self.notes += 1
         note = line.note

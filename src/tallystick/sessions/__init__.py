@@ -3,6 +3,7 @@
 These names are the contract of this module; what else is in the package is internal.
 
 - `Sessions` makes, lists, saves and removes sessions; `Session.sessions` are those of a ledger
+- `SessionBook`, which is `Sessions.book`, has their times and their context variables
 - `SessionInfo` is what is known of one, `SessionRun` a run in it, `KeptSnapshot` a saved state
 - `ExportedValues` are the values of variables as JSON
 - `open_snapshots` keeps the snapshots of a sandbox in a ledger's file, as `SessionImages`
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         SessionNotFound,
         SessionNotKept,
     )
+    from tallystick.sessions.book import SessionBook
     from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
     from tallystick.sessions.sessions import Sessions
     from tallystick.sessions.snapshots import SessionImages, open_snapshots
@@ -37,6 +39,7 @@ __all__ = [
     "InvalidSessionState",
     "KeptSnapshot",
     "MaxExtensionsReached",
+    "SessionBook",
     "SessionBusy",
     "SessionExpired",
     "SessionImages",
@@ -56,6 +59,7 @@ if not TYPE_CHECKING:
                 "ContextVariableRefused InvalidSessionState MaxExtensionsReached "
                 "SessionBusy SessionExpired SessionNotFound SessionNotKept"
             ),
+            "tallystick.sessions.book": "SessionBook",
             "tallystick.sessions.rows": "KeptSnapshot SessionInfo SessionRun",
             "tallystick.sessions.sessions": "Sessions",
             "tallystick.sessions.snapshots": "SessionImages open_snapshots",

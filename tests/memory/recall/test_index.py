@@ -58,10 +58,13 @@ looks = st.lists(st.booleans(), min_size=9, max_size=9)
 def followed(world: World, steps: list[Act], looked: list[bool]) -> StandingIndex:
     """An index that was asked now and then while things happened."""
     index = StandingIndex(world.memory)
+    index.keep()
     index.follow()
-    for step, there in zip(steps, looked, strict=False):
+    for at, (step, there) in enumerate(zip(steps, looked, strict=False)):
         world.do(step)
         if there:
+            if at % 2:
+                index.keep()
             assert index.follow() == world.memory.head().count
     return index
 

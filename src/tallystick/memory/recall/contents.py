@@ -77,7 +77,7 @@ def terms_part(number: int) -> str:
 
 def _term_parts(span: Span) -> int:
     """Return in how many parts the terms of a block are."""
-    return (span.last - span.first + 1) // _POSITIONS_OF_PART
+    return max(1, (span.last - span.first + 1) // _POSITIONS_OF_PART)
 
 
 def latest_model(db: sqlite3.Connection) -> tuple[int, int] | None:

@@ -30,11 +30,10 @@ from tallystick.memory.recall.scope import NoteFields
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.recall.shortlist import Count, NumberedScope
 from tallystick.memory.recall.words import Bm25, Statistics
+from tallystick.memory.store import blocks as sizes
 from tallystick.memory.store.blocks import (
     BLOCK_FORMAT,
-    LARGE,
     NOTES,
-    SMALL,
     Block,
     Span,
     read_part,
@@ -85,11 +84,14 @@ class Masked:
 
         Only notes with one of the `rare_terms` are returned. The statistics are of the mask.
         """
-        mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
-            asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
+            asked, count=count, mask=self._counted_mask, bm25=bm25, first=self._columns.first
         )
         return self._numbers_at(places), statistics
+
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        """Return the statistics of the notes under the mask."""
+        return self._postings.statistics(asked, self._counted_mask)
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
         """Return the notes of the `count` nearest codes, each once, so there may be fewer.
@@ -146,6 +148,11 @@ class Masked:
             if (place := self._columns.find_place(number)) is not None and self._mask[place]
         ]
 
+    @property
+    def _counted_mask(self) -> NDArray[np.bool_] | None:
+        """The mask, or None if it has every note: then the terms need no selection."""
+        return None if self._notes == len(self._mask) else self._mask
+
     def _numbers_at(self, places: Sequence[int]) -> list[int]:
         numbers: list[int] = self._columns.number.values[places].tolist()
         self._places.update(zip(numbers, places, strict=True))
@@ -191,7 +198,7 @@ class StandingIndex:
         self._store = ""
         # Blocks whose bytes are not what was written.
         self._spoiled: set[Block] = set()
-        # The blocks and the length of the log when `keep` looked last.
+        # The blocks when `keep` looked last, and how many small ones would fill the log.
         self._looked: tuple[list[Block] | None, int] = (None, 0)
         self._newest_format = 0
         self._clear()
@@ -268,8 +275,8 @@ class StandingIndex:
     def _due(self, db: sqlite3.Connection) -> list[Span]:
         """Return the ranges of the blocks to make.
 
-        Look only if blocks came or went, or if there are 512 new entries. After a failure to write,
-        that is also when it is tried again.
+        Look only if blocks came or went, or if the log has filled another small one. After a
+        failure to write, that is also when it is tried again.
         """
         count = head_row(db, self.memory.path).head.count
         blocks = stored_blocks(db)
@@ -277,9 +284,9 @@ class StandingIndex:
         if self._newest_format > BLOCK_FORMAT:
             return []
         before, then = self._looked
-        if before == blocks and 0 <= count - then < SMALL and not self._spoiled:
+        if before == blocks and count // sizes.SMALL == then and not self._spoiled:
             return []
-        self._looked = (blocks, count)
+        self._looked = (blocks, count // sizes.SMALL)
         spoiled, self._spoiled = self._spoiled, set()
         usable = {
             block.span
@@ -311,7 +318,7 @@ class StandingIndex:
         self._loaded: set[Block] = set()
 
     def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
-        """Return True if the log still has the entry that was read last."""
+        """Return True if the log still has the entry that was read last, or none was read yet."""
         if not self._seq:
             return True
         if count < self._seq:
@@ -419,14 +426,40 @@ def _cover(stored: Collection[Span], count: int) -> Iterator[Span]:
     for span in spans(count):
         if span in stored:
             yield span
-        elif span.last - span.first + 1 == LARGE:
-            for first in range(span.first, span.last, SMALL):
-                if (small := Span(first, first + SMALL - 1)) in stored:
+        elif span.last - span.first + 1 == sizes.LARGE:
+            for first in range(span.first, span.last, sizes.SMALL):
+                if (small := Span(first, first + sizes.SMALL - 1)) in stored:
                     yield small
 
 
 def _overdue(db: sqlite3.Connection, block: Block) -> bool:
     """Return True if so many notes of a block were touched that it is to be made again."""
-    large = block.last - block.first + 1 == LARGE
+    large = block.last - block.first + 1 == sizes.LARGE
     most = _TOUCHED_MAX if large else _TOUCHED_MAX_SMALL
     return len(touched_numbers(db, block)) > most
+
+
+def check_blocks(memory: SqliteMemory) -> None:
+    """Make each block of a memory again, and compare. Raise `MemoryCorrupt` if one differs.
+
+    Of a block whose notes were touched since, only the terms are compared; the rest is checked by
+    its code.
+    """
+    with memory.reading() as db:
+        row, model = head_row(db, memory.path), latest_model(db)
+        for block in stored_blocks(db):
+            if block.format != BLOCK_FORMAT:
+                continue
+            made = Contents(model)
+            made.add_range(db, block.span)
+            expected = made.packed(db, block.span)
+            if model is None or model[0] > block.seq:
+                # Codes of another model are never used.
+                expected.pop(CODES, None)
+            changed = (NOTES, CODES) if touched_numbers(db, block) else ()
+            for part, data in expected.items():
+                stored = read_part(db, row, block, part)
+                if stored is None or (stored != data and part not in changed):
+                    why = f"the index of entries {block.first:,} to {block.last:,} is damaged"
+                    what = "a recall makes it again, unless it was made to look right"
+                    raise MemoryCorrupt(where=str(memory.path), why=f"{why}; {what}")

@@ -186,7 +186,7 @@ class Postings:
         if mask is not None and len(mask) != len(self._lengths):
             raise UsageError(f"a mask of {len(mask):,} for {len(self._lengths):,} notes")
         lengths = np.frombuffer(self._lengths, dtype=np.uint32)
-        statistics = self._statistics(asked, lengths, mask)
+        statistics = self.statistics(asked, mask)
         scores = self._zeros(len(lengths))
         there = np.zeros(len(lengths), dtype=np.bool_)
         bm25 = bm25 or Bm25()
@@ -207,6 +207,27 @@ class Postings:
         chosen = _first(scores, places, count, first)
         scores[places] = 0.0
         return chosen, statistics
+
+    def statistics(self, asked: Sequence[str], mask: NDArray[np.bool_] | None) -> Statistics:
+        """Return the statistics of the notes under the mask, or of all for None."""
+        import numpy as np
+
+        lengths = np.frombuffer(self._lengths, dtype=np.uint32)
+        frequency = dict.fromkeys(asked, 0)
+        for term in asked:
+            notes, _ = self._of(term)
+            # `take` is twice as quick as indexing with an array of another width than the
+            # machine's.
+            kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
+            frequency[term] = kept
+        if mask is None:
+            return Statistics(notes=len(lengths), terms=self._terms, frequency=frequency)
+        return Statistics(
+            notes=int(np.count_nonzero(mask)),
+            # The product is quicker than a selection.
+            terms=int((lengths * mask).sum(dtype=np.int64)),
+            frequency=frequency,
+        )
 
     def counts(self, places: Sequence[int], asked: Sequence[str]) -> list[dict[str, int]]:
         """Return for each note how often it has each term of `asked`, and the count of its others.
@@ -267,27 +288,6 @@ class Postings:
             some = [found for block in self._blocks if (found := block.find(term)) is not None]
             self._found[term] = _joined(some) if some else None
         return self._found[term]
-
-    def _statistics(
-        self, asked: Sequence[str], lengths: NDArray[np.uint32], mask: NDArray[np.bool_] | None
-    ) -> Statistics:
-        import numpy as np
-
-        frequency = dict.fromkeys(asked, 0)
-        for term in asked:
-            notes, _ = self._of(term)
-            # `take` is twice as quick as indexing with an array of another width than the
-            # machine's.
-            kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
-            frequency[term] = kept
-        if mask is None:
-            return Statistics(notes=len(lengths), terms=self._terms, frequency=frequency)
-        return Statistics(
-            notes=int(np.count_nonzero(mask)),
-            # The product is quicker than a selection.
-            terms=int((lengths * mask).sum(dtype=np.int64)),
-            frequency=frequency,
-        )
 
 
 def _joined(

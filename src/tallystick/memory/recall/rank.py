@@ -424,7 +424,10 @@ class _Ranking:
             self._add("author", self._profile.author, named)
 
     def add_when(self) -> None:
-        """Add the nearness of each note to the days and months that the query names."""
+        """Add the nearness of each note to the days and months that the query names, if any.
+
+        If no note has a time, add a remark instead.
+        """
         if not self._asked.periods:
             return
         if not any(note.created_at for note in self._fields):
@@ -464,7 +467,10 @@ class _Ranking:
         self._add("session", profile.session, whole, evidence=True)
 
     def add_recency_and_importance(self, now: int | None) -> None:
-        """Add the lanes of age, importance and decay. Raise `UsageError` if recency needs `now`."""
+        """Add the lanes of age, importance and decay that weigh.
+
+        Raise `UsageError` if age needs `now`.
+        """
         profile = self._profile
         if profile.recency:
             if now is None:
@@ -513,7 +519,8 @@ class _Ranking:
         """Look at the best `token_notes` notes again: at their tokens, passages and sentences.
 
         No lane is negative, so they stay the best. If one of them has no token vectors, or there is
-        no dense lane, add a remark instead of token and passage.
+        no dense lane, add a remark instead of token and passage. Raise `UsageError` for token
+        vectors of another model.
         """
         profile = self._profile
         if not (profile.token or profile.passage or profile.tells):
@@ -629,7 +636,7 @@ def _relations_within(
 ) -> dict[str, dict[str, float]]:
     """Return for each note of the scope its related notes in the scope, in either direction.
 
-    Each has the weight of the relation; of several, the largest.
+    Each has the weight of the relation; of several, the largest. Notes without any are left out.
     """
     known = frozenset(ids)
     ties: dict[str, dict[str, float]] = defaultdict(dict)
@@ -661,7 +668,8 @@ def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
 
     Words are compared by the groups of three letters that they share. Stop words of the query count
     only if it has no others. Authors are among the words of their notes. Notes without any likeness
-    are returned too, with the score 0. A query without words finds nothing.
+    are returned too, with the score 0. A query without words finds nothing, and only its first
+    8,000 characters are read.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]

@@ -14,7 +14,7 @@ from tallystick.memory.note import Note, worth_of
 from tallystick.memory.recall.rank import QUERY_CHARS_MAX, ParsedQuery, ask, common_terms
 from tallystick.memory.recall.scope import Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.selection import Filters, in_batches, scope_numbers
-from tallystick.memory.recall.words import Bm25, Statistics, count_statistics, words
+from tallystick.memory.recall.words import Bm25, Statistics, words
 from tallystick.memory.store.projection import OPEN, decode_terms, encode_term
 from tallystick.memory.store.records import NoteRedacted, NoteRemembered, decode_memory_record
 from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at, vectors_of
@@ -72,6 +72,10 @@ class NumberedScope(Protocol):
 
         Only notes with one of the `rare_terms` are returned. The statistics are of the whole scope.
         """
+        ...
+
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        """Return the statistics of the whole scope, as far as a query of these terms needs them."""
         ...
 
     def near(self, vector: bytes, *, count: int) -> Sequence[int]:
@@ -164,7 +168,7 @@ def full_list(query: str, whole: NumberedScope) -> Shortlist:
     return Shortlist(
         numbers=tuple(numbers),
         counts=dict(zip(numbers, counts, strict=True)),
-        statistics=count_statistics(asked.terms, counts),
+        statistics=whole.statistics(asked.terms),
         asked=asked,
     )
 
@@ -263,16 +267,12 @@ class Scan:
         found = self._db.execute("SELECT number, author FROM note WHERE author IS NOT NULL")
         return sorted({author for number, author in found if number in self._lengths})
 
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        return self._statistics({term: self._having(term) for term in asked})
+
     def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
-        having = {
-            term: [each for each in notes_having(self._db, term) if each in self._lengths]
-            for term in asked
-        }
-        statistics = Statistics(
-            notes=len(self._lengths),
-            terms=sum(self._lengths.values()),
-            frequency={term: len(found) for term, found in having.items()},
-        )
+        having = {term: self._having(term) for term in asked}
+        statistics = self._statistics(having)
         looked_for = rare_terms(asked, statistics)
         some = sorted({number for term in looked_for for number in having[term]})
         scores = [
@@ -340,6 +340,16 @@ class Scan:
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
         return sum(each for _, each in content_tokens(db, self._lengths, count))
+
+    def _having(self, term: str) -> list[int]:
+        return [number for number in notes_having(self._db, term) if number in self._lengths]
+
+    def _statistics(self, having: Mapping[str, Sequence[int]]) -> Statistics:
+        return Statistics(
+            notes=len(self._lengths),
+            terms=sum(self._lengths.values()),
+            frequency={term: len(found) for term, found in having.items()},
+        )
 
     def _score(
         self,

@@ -277,7 +277,7 @@ def _flat(value: object) -> str:
 
 
 def _split_outside_brackets(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
-    """Split at separators that are not inside brackets; leave out empty parts."""
+    """Split at separators that are not inside brackets. Strip the parts; leave out empty ones."""
     parts, part, depth = [], "", 0
     for each in text:
         depth += (each == opening) - (each == closing and depth > 0)
