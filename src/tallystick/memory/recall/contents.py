@@ -43,8 +43,8 @@ _NOTES = (
     f"JOIN state ON state.number = note.number AND state.seq_to = {OPEN} "
     "JOIN told ON told.number = note.number "
 )
-# Positions of a block for one part of its terms.
-_POSITIONS_OF_PART = 512
+# Positions of a block for one part of its terms: a part has some ten kilobytes.
+_POSITIONS_OF_PART = 128
 CODES = "codes"
 
 
