@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +12,15 @@ import pytest
 from hypothesis import strategies as st
 from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder
 
+from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.scope import Embedded
-from tallystick.memory.recall.selection import EVERYTHING, Filters
-from tallystick.memory.recall.view import view
+from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import record_access, relate, remember, share
+from tallystick.memory.remember import record_access, remember
+from tallystick.memory.sharing import relate, share
 from tallystick.memory.store import blocks
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
@@ -206,11 +208,14 @@ class World:
             case "recall":
                 record_access(self.memory, living[: two + 1])
             case "share":
-                if view(self.memory, reader=None, filters=EVERYTHING).note(id).scope == "shared":
-                    given = (*Permission, None)[two % 7]
+                given = (*Permission, None)[two % 7]
+                # It is refused to take back what was not shared.
+                with contextlib.suppress(NoteInvalid):
                     share(self.memory, id, actor=None, with_agent="bob", permission=given)
             case _:
-                relate(self.memory, id, living[two % len(living)], actor=None)
+                # It is refused to relate a note to itself.
+                with contextlib.suppress(NoteInvalid):
+                    relate(self.memory, id, living[two % len(living)], actor=None)
 
 
 # Done before what is drawn: few notes would be no choice.

@@ -45,7 +45,7 @@ from tallystick.sessions.rows import DURATION_MS, SessionInfo
 from tallystick.sessions.sessions import EarlierRun, Sessions, summary_of
 from tallystick.sessions.snapshots import SessionImages
 from tallystick.sessions.surroundings import SessionLease
-from tallystick.steps.step import step
+from tallystick.steps.decorator import step
 from tallystick.testing.models import ModelDouble, block
 from tallystick.upkeep.transfer import (
     export_run_with_attachments,
@@ -450,7 +450,7 @@ def test_the_model_is_told_what_came_before(world: World) -> None:
     world.run(session, "rows = [1]\nFINAL('seven')", goal="how many hosts?")
 
     with world.client("FINAL(rows)") as client:
-        model = client._model
+        model = client.engine.models._own
         assert isinstance(model, ModelDouble)
         client.run("and now?", session=session)
 

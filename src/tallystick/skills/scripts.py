@@ -305,9 +305,9 @@ class _ScriptHost:
         )
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Return the reply to a call of the script, or an awaitable of it.
+        """Return the reply to a call of the script, or an awaitable of it, and count the call.
 
-        Beyond `calls_max`, the reply is an error.
+        Beyond `calls_max`, the reply is an error. What ends the script does not count.
         """
         if call.name in (_RETURNED, _EXIT):
             return self._table.serve(call)

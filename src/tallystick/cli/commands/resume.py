@@ -1,4 +1,4 @@
-"""`tally resume`, `approve`, `deny`, `fork` and `replay`: continue or repeat a recorded run."""
+"""`tally resume`, `approve`, `deny`, `stop`, `fork` and `replay`: continue or repeat a run."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.driving import Display, open_session
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
@@ -22,10 +23,10 @@ from tallystick.cli.options import (
 from tallystick.cli.parts import JSON, echo_json, echo_line, stack_options
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
-from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
+from tallystick.live.stop import WAIT_SECONDS, stop
 from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.run.replay import ReplayReport
 from tallystick.runtime.run.resume import check_decision, read_checked
@@ -127,7 +128,7 @@ def resume_run(
 
     `decision` is the decision of the person `by` about a program that waits for one. A run that
     has answered is only shown. Raise `RunNotFound`, `RunInDoubt` or another error of
-    `Session.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is needed
+    `Agent.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is needed
     and missing, or given and not needed, and what `open_session` raises.
     """
     ledger = open_stores(ledger_path()).ledger
@@ -140,7 +141,7 @@ def resume_run(
     check_decision(found, records, decision)
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # Showing the answer needs no model, so do not open one: its file or key may be gone.
-        with Session(ledger=ledger, config=None) as session:
+        with Agent(ledger=ledger, config=None) as session:
             return display.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
@@ -154,7 +155,7 @@ def resume_run(
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        display.watching(progress, found) as watch,
+        display.watching(progress, ledger, found) as watch,
         open_session(
             settings,
             ledger,
@@ -221,6 +222,49 @@ def _user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
+
+
+# `tally stop`: stop a run that another process works on.
+
+
+@click.command("stop")
+@click.argument("run")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=WAIT_SECONDS,
+    show_default=True,
+    help="Wait this many seconds for the end of the run.",
+)
+@JSON
+def stop_command(run: str, wait: float, as_json: bool) -> int:
+    r"""Stop a run that a process of this machine works on.
+
+    The run and the runs inside it end as cancelled, usually within half a second, and the record
+    says who stopped them. tally resume continues them. A run that nothing works on stays as it is.
+    RUN is an id, the beginning of one, or `last`.
+
+    \b
+    Exit codes: 0 it has ended or will, 2 nothing works on the run.
+
+    \b
+    Example:
+        tally stop last
+    """
+    done = stop(run, wait=wait)
+    if as_json:
+        echo_json({"run": done.run, "stop": done.stop})
+    elif done.stop is None:
+        echo_line(
+            f"asked    run {done.run} to stop; it has not ended yet: tally inspect {done.run}"
+        )
+    elif done.stop == "cancelled":
+        echo_line(f"stopped  run {done.run}")
+        echo_line(f"next     tally resume {done.run}")
+    else:
+        echo_line(f"ended    run {done.run} by itself: {done.stop}")
+    return OK
 
 
 # `tally fork`: start a new run that shares the first turns of another.
@@ -295,7 +339,7 @@ def fork_command(
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        display.watching(progress) as watch,
+        display.watching(progress, ledger) as watch,
         open_session(settings, ledger, skills, given=started.memory, say=progress.say) as (
             session,
             _,
@@ -368,7 +412,7 @@ def replay_command(
     if has_skills(ledger, found) and not no_skills:
         settings = load_settings()
         skills = skills_for(settings, skill_directories, none=False, quiet=True) or NO_SKILLS
-    with Session(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
+    with Agent(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
         try:
             timeout_ms = None if timeout is None else round(timeout * 1000)
             report = session.replay(found, timeout_ms=timeout_ms)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -196,11 +196,12 @@ def run_command(
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
     vocabulary = vocabulary_for(strictness, thesaurus)
     progress = display.progress()
+    ledger = open_stores(ledger_path()).ledger
     with (
-        display.watching(progress) as watch,
+        display.watching(progress, ledger) as watch,
         open_session(
             settings,
-            open_stores(ledger_path()).ledger,
+            ledger,
             skills,
             vocabulary=vocabulary,
             backend=backend,
@@ -236,7 +237,7 @@ def run_command(
                 inputs=inputs,
                 grants=[*settings.grants, *(f"{NET}{host}" for host in hosts)],
                 seed=seed,
-                schema=rule,
+                answer=cast("Any", rule),
                 skills=put_skills,
                 session=session,
                 sub_model=sub_model,

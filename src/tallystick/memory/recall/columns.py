@@ -620,7 +620,6 @@ class NoteColumns:
                 (place, begin, end)
                 for number, spans in self._shares[reader].items()
                 if (place := self.find_place(number)) is not None
-                and self._scope.values[place] == _SCOPES[NoteScope.SHARED.value]
                 for begin, end in spans
             ]
             self._spans[reader] = np.array(found, dtype=np.int64).reshape(-1, 3).T

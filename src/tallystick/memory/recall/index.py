@@ -318,7 +318,7 @@ class StandingIndex:
         self._loaded: set[Block] = set()
 
     def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
-        """Return True if the log still has the entry that was read last."""
+        """Return True if the log still has the entry that was read last, or none was read yet."""
         if not self._seq:
             return True
         if count < self._seq:
@@ -384,7 +384,10 @@ class StandingIndex:
         return True
 
     def _read_after(self, db: sqlite3.Connection, head: Head) -> None:
-        """Read the entries after the position that the index has reached."""
+        """Read the entries after the position that the index has reached.
+
+        Raise `MemoryCorrupt` if one cannot be read; a part of them may be in the index then.
+        """
         touched = self._changed_numbers(db)
         held, new = self._held, Span(self._seq + 1, head.count)
         model = latest_model(db)
