@@ -140,6 +140,13 @@ SURFACES = (
         "Session.resume(decision=)",
         "guides/check-programs.md",
     ),
+    Surface(
+        "Follow a run of any process",
+        "inspect --follow",
+        "follow",
+        "concepts/run.md",
+    ),
+    Surface("Stop a run of any process", "stop", "stop", "concepts/run.md"),
     Surface("Fork a run", "fork", "Session.fork", "guides/fork-and-compare.md"),
     Surface(
         "Compare two runs",
@@ -165,7 +172,8 @@ SURFACES = (
         OWN_CODE,
         "step steps.step steps.step_log steps.completed_steps steps.StepLog steps.CompletedStep "
         "steps.StepUsage steps.StepDefinition steps.StepRegistry steps.current_step "
-        "steps.charge_step steps.is_budget_error",
+        "steps.charge_step steps.is_budget_error steps.mark_escalated steps.ActiveStep "
+        "steps.within_step steps.step_model steps.enter_step steps.reset_steps",
         "guides/steps.md",
     ),
     Surface(
@@ -180,10 +188,16 @@ SURFACES = (
         Reason("It is a tour for a person, of what the other rows have."),
         "start.md",
     ),
+    Surface(
+        "Complete commands in a shell",
+        "completion bash, completion zsh, completion fish",
+        Reason("It is about typing commands."),
+        "start.md",
+    ),
     # -- models ------------------------------------------------------------------------------------
     Surface(
         "Choose a model",
-        "run --model",
+        "run --model, models",
         "Session(model=) settings.open_model Session.use Session.model_of "
         "Session.models_of_programs model.Model model.ModelRequest model.ModelReply "
         "model.ModelUsage",

@@ -10,6 +10,7 @@ modules: `tallystick.attachments`, `.inputs`, `.interop`, `.ledger`, `.memory`, 
 - `Budget` limits all runs of a session together, `RunLimits` one run; a `Charge` is what was used
 - `Memory` holds notes across runs, `Skills` instructions that programs may load
 - `step` makes a function of your own a step with a budget
+- `follow` gives the events of a run of any process as they happen, and `stop` ends one
 - `TallystickError` is the family of all errors: `UsageError`, `Refused` with `CapabilityDenied` and
   `NotSupported`, `LedgerError`, `ModelError`, `SandboxError` and `RunInDoubt`
 - `Cancelled` says that you cancelled; it is no `Exception`
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
         UsageError,
     )
     from tallystick.core.resume_errors import RunInDoubt
+    from tallystick.live.follow import follow
+    from tallystick.live.stop import stop
     from tallystick.model.port import ModelError
     from tallystick.runtime.calls.functions import effect_key, host_function
     from tallystick.runtime.runs.result import Run
@@ -64,8 +67,10 @@ __all__ = [
     "TallystickError",
     "UsageError",
     "effect_key",
+    "follow",
     "host_function",
     "step",
+    "stop",
 ]
 
 if TYPE_CHECKING:
@@ -129,6 +134,8 @@ else:
                 "TallystickError UsageError"
             ),
             "tallystick.core.resume_errors": "RunInDoubt",
+            "tallystick.live.follow": "follow",
+            "tallystick.live.stop": "stop",
             "tallystick.model.port": "ModelError",
             "tallystick.runtime.calls.functions": "effect_key host_function",
             "tallystick.runtime.runs.result": "Run",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
 import datetime
 import threading
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
     from tallystick.core.strategy import AskedStrategy
     from tallystick.ledger.port import Ledger, TransferLedger
     from tallystick.memory.memory import Memory
-    from tallystick.model.port import Heard, Model
+    from tallystick.model.port import Model
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
+    from tallystick.runtime.calls.deltas import HearDelta
     from tallystick.runtime.calls.functions import RunFunction
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
@@ -130,7 +132,7 @@ class LoopThread:
         """Cancel all work, wait for it up to 10 seconds, and end the thread.
 
         Work that takes longer is left unfinished. Closing twice is harmless. Work that comes later
-        starts a new thread.
+        starts a new thread. Do not call this on the loop.
         """
         with self._guard:
             loop, self._loop = self._loop, None
@@ -149,7 +151,8 @@ class LoopThread:
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="tally-loop", daemon=True
         )
-        self._thread.start()
+        # It serves all later work, so it takes nothing of the first caller's context along.
+        contextvars.Context().run(self._thread.start)
 
 
 # -- models -------------------------------------------------------------------------------------
@@ -359,7 +362,7 @@ class Session:
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
         model: str | None = None,
         strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
@@ -387,8 +390,8 @@ class Session:
         skills that models may not load. `session` names one of `sessions`, whose variables programs
         find. `clock` is the time at which the clock of programs starts: "now", "fixed" (2026-01-01)
         or a time; the model is shown it, in `timezone`. `watch` is called with the run and each
-        record of it and of its child runs, and `heard` while a reply arrives, with its number of
-        characters. If `watch` raises, the run is ended and that error is raised.
+        record of it and of its child runs, and `heard` with each `TextDelta` while a reply arrives.
+        If `watch` raises, the run is ended and that error is raised.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
         `UsageError` if the request is wrong, and errors of the ledger and of the sandbox.
@@ -432,7 +435,7 @@ class Session:
         seed: int = 0,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
         model: str | None = None,
         strategy: AskedStrategy | None = None,
         compact_at: int | None = None,
@@ -477,7 +480,8 @@ class Session:
 
         Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
         difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
-        `RecordUnreadable` if there is no record that can be replayed.
+        `RecordUnreadable` if there is no record that can be replayed, and `AttachmentError` if an
+        attachment of the run is gone or damaged.
         """
         self._check_open()
         return self._loop.do(self._replay(run, timeout_ms=timeout_ms))
@@ -493,7 +497,7 @@ class Session:
         by: str = "",
         sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
     ) -> Run:
         """Resume a run that was interrupted or stopped without an answer, and return its result.
 
@@ -507,7 +511,8 @@ class Session:
         lost. A run that waits for a person needs a `decision`; `by` is the name of that person.
         `sub_model` says where the model of its sub-calls is, if the recorded name does not.
         Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and `ResumeDiverged` if
-        it does not repeat its record. Raise `NoBackendAvailable` if its sandbox does not work here.
+        it does not repeat its record. Raise `NoBackendAvailable` if its sandbox does not work here,
+        and `AttachmentError` if an attachment that it needs is gone or damaged.
 
         For a run in a session, raise `SessionBusy`, `SessionNotKept` if variables were lost, or
         `BudgetExhausted` if its other runs used the budget up. Inside a step, raise
@@ -529,7 +534,7 @@ class Session:
         by: str = "",
         sub_model: str | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
     ) -> Run:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         from tallystick.runtime.run.resume import ResumeRequest
@@ -547,14 +552,15 @@ class Session:
         limits: RunLimits | None = None,
         temperature: float | None = None,
         watch: Watch = lambda run, record: None,
-        heard: Heard = lambda chars: None,
+        heard: HearDelta = lambda delta: None,
     ) -> Run:
         """Start a run that shares the first `turn` turns of another, and return its result.
 
         The shared part is not paid again. With 0, only the start is shared. The next turns ask this
         client's model. `limits` are for the whole run, with the shared part; None keeps those of
         the other run, and so for `temperature`. Raise `RunNotFound`,
-        or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn.
+        or `UsageError` or `ResumeRefused` if the run cannot be forked after that turn. Raise
+        `NoBackendAvailable`, `AttachmentError`, and the errors inside steps as `resume` does.
         """
         from tallystick.runtime.run.fork import ForkRequest
 
@@ -675,7 +681,9 @@ class Session:
     def _place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run of the step around this call, new or recorded; None outside of steps.
 
-        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here. If the
+        step is recorded, raise `UsageError` too if an input cannot be read, a model cannot be
+        opened, or the ledger is another one.
         """
         from tallystick.runtime.run.surroundings import call_site_here
 
@@ -730,7 +738,8 @@ class Session:
     def models_of_programs(self, sub_model: str | None = None) -> FindModel:
         """Return the function that finds the models which programs of a new run may ask.
 
-        `sub_model` is that of the run. Raise `UsageError` if there is no own model.
+        `sub_model` is that of the run. Raise `UsageError` if there is no own model, or if it cannot
+        be opened.
         """
         return self._models_for(self._model_of(None), self._sub_model_of(sub_model, None, None))
 
@@ -778,8 +787,9 @@ class Session:
     def _recorded_model(self, name: str | None, sub: Callable[[], Model] | None = None) -> Model:
         """Return the model that a recorded run names, or the client's own if it is unknown here.
 
-        If the client was not given a model of its own, the named one is opened. The caller compares
-        the name of what is returned.
+        If the client was given no model of its own, and has not opened the configured one, the
+        named one is opened. The caller compares the name of what is returned. Raise `UsageError` if
+        a model cannot be opened, or if there is none.
         """
         known = [*self._models.values(), *self._by_name.values()]
         if sub is not None and name is not None and (own := sub()).name == name:
@@ -791,7 +801,10 @@ class Session:
         return next((each for each in (own, *known) if each.name == name), own)
 
     def _named_model(self, name: str) -> Model:
-        """Return a model that is opened by the settings. It is closed with this object."""
+        """Return a model that is opened by the settings. It is closed with this object.
+
+        Raise `UsageError` if it cannot be opened.
+        """
         from tallystick.runtime.runs.history import recorded_model
         from tallystick.settings.models import open_model
 
@@ -811,7 +824,11 @@ class Session:
         return recorded_name(name, self._client_settings.settings)
 
     def _configure_scopes(self) -> None:
-        """Set the total and the prices of the scopes that pay for runs."""
+        """Set the total and the prices of the scopes that pay for runs.
+
+        A configured tokenizer needs the configured model, which is opened then. Raise the errors of
+        `load_settings`, and `UsageError` if that model cannot be opened.
+        """
         chosen = self._client_settings
         counted = ""
         # A configured tokenizer belongs to the configured model, and to no other.
@@ -860,7 +877,10 @@ class Session:
         run: str | None = None,
         sub_model: str | None = None,
     ) -> RunContext:
-        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`).
+
+        Raise what `_configure_scopes`, `_start_of` and `_sub_model_of` raise.
+        """
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()

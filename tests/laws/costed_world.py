@@ -360,7 +360,7 @@ class CostedServer:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self.gate is None else self.gate.admitted()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         mix = self.mix
         kinds = {
             self._well: mix.well,

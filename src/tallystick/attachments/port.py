@@ -367,8 +367,8 @@ class Store(Protocol):
     def chunks(self, id: str) -> Chunks:
         """Read an attachment. If it is missing, that is raised at once; damage before the end.
 
-        Raise `AttachmentNotFound`, `AttachmentMetaMissing` if there are bytes without a row, or
-        `AttachmentCorrupt`.
+        Raise `AttachmentNotFound`, `AttachmentMetaMissing` if there are bytes without a row,
+        `AttachmentCorrupt`, or `AttachmentIoFailed` if a file cannot be read.
         """
 
     def byte_len(self, id: str) -> int:

@@ -45,6 +45,7 @@ from tallystick.core.records import (
     StepEntered,
     StepLeft,
 )
+from tallystick.core.views.call_text import recorded_call_text
 from tallystick.core.views.receipt import StepLine, StepTotals, step_totals
 
 _SHOWN_CHARS_MAX = 70
@@ -228,10 +229,11 @@ def _step(record: StepEntered | StepLeft) -> str:
 def _host(record: CallHost | HostAnswered) -> str:
     match record:
         case CallHost():
-            return f"calling    {record.name}  {record.policy}"
+            return f"calling    {plain(recorded_call_text(record))}  {record.policy}"
         case HostAnswered():
             verdict = "ok" if record.ok else "error"
-            return f"answered   {record.name}  {verdict}  {_size(record)}{_skill_text(record)}"
+            asked = plain(recorded_call_text(record))
+            return f"answered   {asked}  {verdict}  {_size(record)}{_skill_text(record)}"
 
 
 def _skill_text(record: HostAnswered) -> str:

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 from tallystick.core.charge import shown_usd
 from tallystick.core.errors import Facts, ReplayDiverged, TallystickError, UsageError
+from tallystick.core.views.call_text import open_call_text
 from tallystick.core.views.open_calls import OpenIntent
+
+# How much of a call in doubt an error shows.
+_CALL_CHARS_MAX = 200
 
 
 class RunInDoubt(Facts, TallystickError):
@@ -74,7 +78,7 @@ def _call_text(each: OpenIntent) -> str:
     if each.run:
         place = f"run {each.run}, {place}"
     if each.kind == "effect":
-        return f"{each.what} ({place})"
+        return f"{open_call_text(each)[:_CALL_CHARS_MAX]} ({place})"
     cost = f", at most {shown_usd(each.usd)}" if each.usd is not None else ""
     many = f", {len(each.items)} calls" if len(each.items) > 1 else ""
     return f"{each.what} ({place}{many}{cost})"

@@ -47,7 +47,8 @@ from tallystick.memory.receipts.receipt import (
     receipt_bytes,
 )
 from tallystick.memory.receipts.receipts import chain_end, issue_forget
-from tallystick.memory.remember import check_may, check_origin
+from tallystick.memory.remember import check_origin
+from tallystick.memory.sharing import check_may
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
     Criteria,
@@ -258,7 +259,10 @@ def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence
 
 
 def announced_runs(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
-    """Return the runs that were to be erased with one of these notes, whether or not they were."""
+    """Return the runs that were to be erased with one of these notes, whether or not they were.
+
+    Raise one of `UNREADABLE` for an entry that cannot be read.
+    """
     found: set[str] = set()
     with memory.reading() as db:
         for (body,) in db.execute("SELECT body FROM forgetting JOIN log USING (seq)"):
@@ -359,7 +363,8 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
 def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
     """Return what was forgotten under an origin, or None if nothing was.
 
-    Raise `NoteInvalid` for the origin of a request to remember.
+    Raise `NoteInvalid` for the origin of a request to remember, and one of `UNREADABLE` for an
+    entry that cannot be read.
     """
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:

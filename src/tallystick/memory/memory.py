@@ -328,15 +328,17 @@ class Memory:
         """The agent for whom notes are read; None is the owner of the file."""
         return self._reader
 
-    def prepare(self) -> None:
-        """Do now what the next recall would otherwise do first.
+    def prepare(self, *, strategy: Strategy = "auto") -> None:
+        """Do now what the next recall by a strategy would otherwise do first.
 
-        Load the embedder, embed the new notes, let the index follow the log, and count the
-        tokens of notes that were not counted yet. If more than 200 notes are waiting, none is
-        embedded. Raise `UsageError` if the files of the model are not the ones that this version
-        was made for.
+        Load the embedder if the strategy needs one, embed the new notes, let the index follow the
+        log, and count the tokens of notes that were not counted yet. If more than 200 notes are
+        waiting, none is embedded. Raise `UsageError` if the files of the model are not the ones
+        that this version was made for.
         """
-        embedder, _ = self._embedder_for("auto", self.profile, None)
+        # What a strategy refuses is refused by the recall itself, and not here.
+        by_words: Strategy = strategy if strategy in ("lexical", "exact") else "auto"
+        embedder, _ = self._embedder_for(by_words, self.profile, None)
         if embedder is not None:
             # Its first use also takes longer than the others.
             embedder.embed("warm")
@@ -344,8 +346,7 @@ class Memory:
         with looking(
             self.store, reader=self._reader, filters=NOW, as_of=None, at=None, index=index
         ) as looked:
-            if looked.indexed:
-                looked.count_all(count_tokens, tokenizer=TOKENIZER)
+            looked.count_all(count_tokens, tokenizer=TOKENIZER)
 
     # -- notes ---------------------------------------------------------------------------------
 
@@ -439,6 +440,7 @@ class Memory:
             _check_text("a tag", tag)
         place, at = resolve_as_of(self.store, as_of)
         embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        index = self._standing_index()
         made = recall(
             self.store,
             query,
@@ -457,8 +459,9 @@ class Memory:
             embedder=embedder,
             count=count_tokens,
             tokenizer=TOKENIZER,
-            index=self._standing_index(),
+            index=index,
         )
+        remarks = (*remarks, *(() if index is None else index.remarks))
         return made if not remarks else _with_remarks(made, remarks)
 
     def run_program(

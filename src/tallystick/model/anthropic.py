@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,12 +10,12 @@ import msgspec
 from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
+    ReplyText,
     SseEvent,
     WireRequest,
     base64_of,
     check_messages,
     decode_reply,
-    replace_surrogates,
     short_name,
     usage_of,
 )
@@ -52,7 +53,7 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     if endpoint.stream:
         body["stream"] = True
     return WireRequest(
-        path="/messages" if endpoint.base_url.endswith("/v1") else "/v1/messages",
+        path=_path("messages", endpoint),
         headers={"anthropic-version": _VERSION},
         body=msgspec.json.encode(body),
     )
@@ -63,8 +64,20 @@ def authorization(key: Secret) -> tuple[str, str]:
     return "x-api-key", key.reveal()
 
 
+def listing(endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the list of models, and the headers of a request for it."""
+    return _path("models?limit=1000", endpoint), {"anthropic-version": _VERSION}
+
+
+def _path(name: str, endpoint: Endpoint) -> str:
+    return f"/{name}" if endpoint.base_url.endswith("/v1") else f"/v1/{name}"
+
+
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
-    """Return messages as turns: consecutive ones of one role become one with several blocks."""
+    """Return messages as turns: consecutive ones of one role become one with several blocks.
+
+    System messages are left out: they have a field of their own.
+    """
     turns: list[tuple[str, list[dict[str, object]]]] = []
     for message in messages:
         if message.role == "system":
@@ -144,14 +157,13 @@ class _Reader:
 
     def __init__(self, request: ModelRequest) -> None:
         self._request = request
-        self._texts: list[str] = []
+        self.text = ReplyText()
         self._finish: str | None = None
         self._usage: dict[str, Any] = {}
         # True if the count of output tokens covers the whole reply.
         self._counted = False
         self._model: object = None
         self._begun = False
-        self.chars = 0
         self.done = False
 
     def feed(self, event: SseEvent) -> None:
@@ -163,7 +175,7 @@ class _Reader:
             case "content_block_delta" if found.delta is not None:
                 # Other deltas are thinking and tool calls, which are no part of the reply.
                 if found.delta.type == "text_delta":
-                    self._add_text(found.delta.text)
+                    self.text.add(found.delta.text)
             case "content_block_start" if found.content_block is not None:
                 self._take_block(found.content_block)
             case "message_start" if found.message is not None:
@@ -193,14 +205,7 @@ class _Reader:
 
     def _take_block(self, block: _Block) -> None:
         if block.type == "text":
-            self._add_text(block.text)
-
-    def _add_text(self, text: str | None) -> None:
-        if text:
-            self._texts.append(text)
-            self.chars += len(text)
-            if self.chars > failures.TEXT_CHARS_MAX:
-                raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+            self.text.add(block.text)
 
     def _keep_usage(self, usage: object, *, final: bool) -> None:
         """Keep counts. Later ones cover everything so far, and replace earlier ones.
@@ -226,7 +231,7 @@ class _Reader:
             raise failures.broken_connection("the stream ended without its end marker")
         if not self._begun:
             raise failures.malformed_reply("no message")
-        text = replace_surrogates("".join(self._texts))
+        text = self.text.whole()
         finish = short_name(self._finish)
         usage = usage_of(
             self._usage,
@@ -248,7 +253,10 @@ class _Reader:
 
 
 def _input_of(usage: dict[str, Any]) -> int | None:
-    """Return the input tokens that a report counts; None if one of its counts is not valid."""
+    """Return the input tokens that a report counts; None if one of its counts is not valid.
+
+    A count that is missing is 0.
+    """
     total = 0
     for name in _TOKENS_IN:
         count = usage.get(name, 0)

@@ -340,7 +340,7 @@ class SessionBook:
     `kept` is the part about interpreters, snapshots and runs. A method that takes a session raises
     `SessionNotFound` if there is none, unless it says otherwise. A method that changes one raises
     the errors of `require_usable` too, except `update_state`, `reopen`, `remove` and
-    `decrease_depth`.
+    `decrease_depth`. Errors of the store (`StoreError`) are raised as they are.
     """
 
     def __init__(self, store: BookStore, *, clock: Callable[[], int] = now_ms) -> None:

@@ -188,8 +188,8 @@ def book_path(ledger: Path) -> Path:
 class Sessions:
     """The operations on sessions. Each call is complete when it returns.
 
-    A method that takes a session raises `SessionNotFound` if there is none, and the errors of the
-    stores.
+    A method that takes a session raises `SessionNotFound` if there is none, unless it says
+    otherwise, and the errors of the stores.
     """
 
     def __init__(
@@ -512,7 +512,10 @@ class Sessions:
         return has_ended(self.ledger, run) and _had_programs(self.ledger, run)
 
     def free(self, session: str) -> None:
-        """Release what the book does not refer to. The caller must have locked the session."""
+        """Release what the book does not refer to. The caller must have locked the session.
+
+        Of a session that was removed, everything is released.
+        """
         self.images.free(session, self.book.kept.needed_attachments(session))
 
     @contextlib.contextmanager
@@ -532,7 +535,11 @@ class Sessions:
             yield
 
     def _with_real_state(self, info: SessionInfo) -> SessionInfo:
-        """Return a session with its real state: the client that executed in it may have died."""
+        """Return a session with its real state: the client that executed in it may have died.
+
+        Then it is ready, and its interpreter is the one that the dead client's run left, if the
+        ledger has the end of that run.
+        """
         left = info.left
         if (info.state != "executing" and left.prepared is None) or self.book.is_held(info.id):
             return info

@@ -459,7 +459,11 @@ def _place_project(
     below: Sequence[_Layer],
     environ: Mapping[str, str],
 ) -> tuple[Project, _Layer]:
-    """Return the project, and its layer: the whole file if it is trusted, else the allowed part."""
+    """Return the project, and its layer: the whole file if it is trusted, else the allowed part.
+
+    Raise `UsageError` if a provider of a file is not valid, or a trusted file has a table of a
+    later version. Raise `StoreError` if the record of trust cannot be read.
+    """
     own = merge_providers(user=user, project=None, environ=environ)
 
     def leaves_machine(model: str, aliases: Mapping[str, str]) -> bool:

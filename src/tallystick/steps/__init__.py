@@ -6,11 +6,13 @@ These names are the contract of this module; what else is in the package is inte
 - `step` makes a function a step with a name, a budget and a boundary for errors
 - `step_log` and `completed_steps` give a `StepLog` of the steps that ended: each a `CompletedStep`
   with its `StepUsage`
-- `current_step` returns the step around the caller; `charge_step` charges it for work of your own
-- `StepRegistry` holds a `StepDefinition` for each step that was defined
+- `current_step` returns the `ActiveStep` around the caller, and `step_model` its model;
+  `charge_step` charges it for work of your own, and `within_step` takes it to a thread of your own
+- `StepRegistry` holds a `StepDefinition` for each function that a host calls by its name;
+  `enter_step` enters one, and `reset_steps` clears all
 - `StepsReport` is the result of a replay: whether it held, or the first `StepDivergence`
-- the errors are `StepBudgetError`, which `is_budget_error` recognizes in what other code raised,
-  and `InvalidStep`, `StepsDiverged` and `StepsNotReplayed`
+- the errors are `StepBudgetError`, which `is_budget_error` recognizes in what other code raised and
+  `mark_escalated` marks, and `InvalidStep`, `StepsDiverged` and `StepsNotReplayed`
 """
 
 from __future__ import annotations
@@ -30,18 +32,24 @@ if TYPE_CHECKING:
         StepsNotReplayed,
         StepUsage,
         is_budget_error,
+        mark_escalated,
     )
-    from tallystick.steps.active import StepLog
+    from tallystick.steps.active import ActiveStep, StepLog
     from tallystick.steps.decorator import (
         charge_step,
         completed_steps,
         current_step,
+        enter_step,
+        reset_steps,
         step,
         step_log,
+        step_model,
+        within_step,
     )
     from tallystick.steps.replay import StepDivergence, StepsReport
 
 __all__ = [
+    "ActiveStep",
     "CompletedStep",
     "InvalidStep",
     "StepBudgetError",
@@ -56,9 +64,14 @@ __all__ = [
     "charge_step",
     "completed_steps",
     "current_step",
+    "enter_step",
     "is_budget_error",
+    "mark_escalated",
+    "reset_steps",
     "step",
     "step_log",
+    "step_model",
+    "within_step",
 ]
 
 if not TYPE_CHECKING:
@@ -67,10 +80,13 @@ if not TYPE_CHECKING:
         {
             "tallystick.core.step": (
                 "CompletedStep InvalidStep StepBudgetError StepDefinition StepRegistry "
-                "StepUsage StepsDiverged StepsNotReplayed is_budget_error"
+                "StepUsage StepsDiverged StepsNotReplayed is_budget_error mark_escalated"
             ),
-            "tallystick.steps.active": "StepLog",
+            "tallystick.steps.active": "ActiveStep StepLog",
             "tallystick.steps.replay": "StepDivergence StepsReport",
-            "tallystick.steps.decorator": "charge_step completed_steps current_step step step_log",
+            "tallystick.steps.decorator": (
+                "charge_step completed_steps current_step enter_step reset_steps step step_log "
+                "step_model within_step"
+            ),
         },
     )

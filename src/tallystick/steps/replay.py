@@ -704,9 +704,10 @@ class StepReplay:
         return run
 
     def _check_missing(self, path: str, asked: RunAsked) -> None:
-        """Raise `StepsDiverged` if a receipt names a run that this ledger does not have.
+        """Raise `StepsDiverged` if the step's receipt names a run that this ledger does not have.
 
-        Without it, the run would be paid for again. In a replay any missing run is a divergence.
+        Without it, the run would be paid for again. A receipt of a step with unfinished runs counts
+        for nothing. In a replay it is always raised: `asked` has no record.
         """
         if self.replaying:
             self._diverge(step=path, field="run", recorded=None, now=asked.goal)

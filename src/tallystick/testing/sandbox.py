@@ -273,13 +273,16 @@ class _Namespace:
         self._answer.update(content=value, ready=True)
 
     def _final_var(self, name: object) -> None:
-        """Finish with the value of a variable, by its name."""
+        """Finish with the value of a variable, by its name. Raise `NameError` if there is none.
+
+        Any other value than a text is the answer itself.
+        """
         if isinstance(name, str) and name not in self._variables:
             raise NameError(f"FINAL_VAR: there is no variable {name!r}. {self._show_vars()}")
         self._final(self._variables[name] if isinstance(name, str) else name)
 
     def _show_vars(self) -> str:
-        """List the variables of this session."""
+        """Return one line with the variables of this session and their types."""
         taken = {*self._injected, *_ANSWER_NAMES}
         found = [
             f"{name}: {type(value).__name__}"
@@ -306,7 +309,7 @@ class _Namespace:
     # -- programs --------------------------------------------------------------------------------
 
     def _remember(self, name: str, source: str) -> str:
-        """Keep the source for tracebacks, under a name that no earlier program has."""
+        """Keep the source for tracebacks, under a name that no earlier program has. Return it."""
         unique, number = name, 1
         while unique in self._seen:
             number += 1
@@ -857,7 +860,9 @@ def _result_of(
     if stopped is not None:
         error, exit_code = ProgramError(kind=KINDS[stop], message=stopped.message), NOT_RUN
     elif said is not None and not said.ok:
-        error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+        error = ProgramError(
+            kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+        )
         # An exit code has eight bits, as that of a process; that of a failure is never 0.
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)

@@ -232,7 +232,10 @@ class Erasure:
             return Kept(run=run, why=f"cannot be pruned: {error}")
 
     def _find(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
-        """Return the needles, where they were found, and the ids of notes that may be erased."""
+        """Return the needles, where they were found, and the ids of notes that may be erased.
+
+        Notes that may not be erased, and runs that only the owner may erase, go into the result.
+        """
         may = preview_forget(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
         ids = (*(note.id for note in may.notes), *may.gone)
         texts = {note.id: note.content for note in may.notes if note.content != REDACTED}
@@ -346,7 +349,9 @@ class Erasure:
     ) -> tuple[str | None, Collection[str]]:
         """Remove images and variables from sessions. Return a note, and the images that stay.
 
-        The note is None if the file of sessions was written anew. Sessions in use are skipped.
+        Images that erased runs left are removed, and for the owner those that have the text, and
+        variables with it. The note is None if the file of sessions was written anew. Sessions in
+        use are skipped.
         """
         sessions = stores_of(self._ledger, attachments=self._attachments).sessions
         if not sessions.book.exists:
@@ -456,7 +461,11 @@ class Erasure:
     def _output_files(
         self, needles: TextForms, found: Survey, going: Collection[str]
     ) -> list[Path]:
-        """Return the output files to delete: those of erased runs, and those that have the text."""
+        """Return the output files to delete: those of erased runs, and those that have the text.
+
+        For an agent, only the former. Files of runs in `found` that are running are left out, even
+        if they have the text.
+        """
         ours = set(self._output_of_runs(found, going))
         busy = {found.sessions.get(run) for run in found.runs if is_running(self._ledger, run)}
         return [

@@ -332,12 +332,18 @@ class Pruner:
             after = rows[-1].run
 
     def _oldest_kept(self, keep: int) -> str:
-        """Return the oldest of the newest `keep` runs and steps that no program started."""
+        """Return the oldest of the newest `keep` runs and steps that no program started, by its id.
+
+        If there are fewer, return "0", which sorts before every id.
+        """
         found = self._ledger.runs(_OUTERMOST, skip=keep - 1, most=1, newest_first=True)
         return found[0].run if found else _BEFORE_ALL
 
     def _is_kept(self, row: RunRow, kept_from: str) -> bool:
-        """Return True if a run, or the outermost run around it, is among the newest."""
+        """Return True if a run, or the outermost run around it, is among the newest.
+
+        False if one of the runs around it is not here.
+        """
         seen = {row.run}
         while row.caller is not None and row.caller not in seen:
             seen.add(row.caller)
@@ -350,7 +356,7 @@ class Pruner:
     def look(self, run: str) -> Pruned | Kept:
         """Return what pruning a run would remove, or why it is kept. Nothing is changed.
 
-        Raise `RunNotFound` if it is not here.
+        Raise `RunNotFound` if it is not here, and the errors of the ledger and the attachments.
         """
         found = self._examine(self._row(run), gone=self._would)
         return found if isinstance(found, Kept) else self._note_prunable(found)
@@ -424,7 +430,7 @@ class Pruner:
         return None
 
     def _is_open(self, steps: str) -> bool:
-        """Return True if a chain of steps is here and has a step that has not ended."""
+        """Return True if a chain of steps is here, and has an open step or is not valid."""
         row = None if steps in self._left else self._ledger.row(steps)
         if row is None:
             return False
@@ -484,8 +490,9 @@ class Pruner:
         """Record that a run is pruned, and `why`, and release its attachments, forced.
 
         Return their ids. Missing receipts are written first. A run that is marked already, moved
-        away or a copy gets no record. Without a holder of its own nothing is released, and the
-        result is empty. Raise `LedgerConflict` if the run was changed since `plan` was made.
+        away or a copy gets no record, and the result also has the ids that its records name.
+        Without a holder of its own nothing is released, and the result is empty. Raise
+        `LedgerConflict` if the run was changed since `plan` was made.
         """
         session = self._own_session(plan)
         ids = [] if session is None else self._held_by(session)
@@ -572,11 +579,11 @@ class Pruner:
         in proportion to what was removed. `whole` does it in any case. While a run is running
         nothing is done.
         """
-        # A running run could not write meanwhile, and would fail after its waiting time.
-        working = next(running_runs(self._ledger), None)
-        if working is not None:
-            return f"the ledger's file keeps its size for now: run {working} is running"
         try:
+            # A running run could not write meanwhile, and would fail after its waiting time.
+            working = next(running_runs(self._ledger), None)
+            if working is not None:
+                return f"the ledger's file keeps its size for now: run {working} is running"
             size = disk_bytes(self._ledger)
             large = size > _SMALL_BYTES and size > self._ledger.free_bytes() * _FREE_SHARE
             if large and not whole:

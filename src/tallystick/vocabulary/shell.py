@@ -523,7 +523,11 @@ class _Reader:
         return closer == ")" and cursor.here == ")"
 
     def _end_command(self, words: list[Word]) -> None:
-        """End a command at the end of a line, `;`, `&`, `|`, or a `)` that closes nothing."""
+        """End a command at the end of a line, `;`, `&`, `|`, or a `)` that closes nothing.
+
+        Note the command, empty `words`, and pass over the sign; after a line, also over the texts
+        of its here-documents, which are read.
+        """
         self._note_command(words)
         self._cursor.at += 1
         if self._cursor.text[self._cursor.at - 1] == "\n":

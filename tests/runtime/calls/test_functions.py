@@ -62,7 +62,7 @@ def test_a_name_that_programs_can_call_is_taken(name: str | None) -> None:
     ],
 )
 def test_functions_that_programs_could_not_tell_apart_are_refused_at_once(functions: Any) -> None:
-    with pytest.raises(UsageError, match=r"^functions: "):
+    with pytest.raises(UsageError, match=r"^(functions|tools): "):
         Session(functions=functions, ledger=MemoryLedger())
 
 

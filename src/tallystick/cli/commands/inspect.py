@@ -84,8 +84,26 @@ _Timed = tuple[int | None, Record]
 @click.option("--tree", is_flag=True, help="Show the runs inside the run, and what each cost.")
 @click.option("--all", "whole", is_flag=True, help="With --tree: show every run of a long batch.")
 @click.option("--json", "as_json", is_flag=True, help="Print all records, or the tree, as JSON.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Show the events of the run, and those to come until it ends; with --json, as JSON lines.",
+)
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    metavar="NUMBER",
+    help="With --follow: show the events after the one with this number.",
+)
 def inspect_command(
-    run: str, programs: bool, as_records: bool, tree: bool, whole: bool, as_json: bool
+    run: str,
+    programs: bool,
+    as_records: bool,
+    tree: bool,
+    whole: bool,
+    as_json: bool,
+    follow: bool,
+    after: int | None,
 ) -> int:
     r"""Show a run turn by turn: program, output, tokens, time and cost.
 
@@ -95,7 +113,12 @@ def inspect_command(
     Example:
         tally inspect last
         tally inspect last --programs
+        tally inspect last --follow
     """
+    if after is not None and not follow:
+        raise UsageError("--after needs --follow")
+    if follow:
+        return _follow(run, after=after or 0, full=programs, as_json=as_json)
     ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
     if tree:
@@ -123,6 +146,14 @@ def inspect_command(
             click.echo(line)
         else:
             echo_line(line)
+    return 0
+
+
+def _follow(run: str, *, after: int, full: bool, as_json: bool) -> int:
+    # Imported here: it reads the events of runs, which the other views do not.
+    from tallystick.cli.followed import print_followed
+
+    print_followed(run, after=after, full=full, as_json=as_json)
     return 0
 
 

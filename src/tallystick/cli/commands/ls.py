@@ -27,6 +27,7 @@ from tallystick.core.records import (
     decode_record,
 )
 from tallystick.core.records.receipts import holds_reservations
+from tallystick.core.views.call_text import open_call_text
 from tallystick.core.views.open_calls import OpenIntent
 from tallystick.core.views.receipt import StepLine, step_lines, step_totals
 from tallystick.ledger.port import Ledger, RunFilter, RunRow
@@ -55,6 +56,8 @@ _SHORT_ID_CHARS = 14
 _WITHOUT_END = ("running", "in doubt", "cut off", "moved", "unfinished", "unreadable")
 # The last entries to read for the end of a run: a receipt, the end, and a prune after it.
 _END_ENTRIES = 3
+# How much of a call in doubt is shown.
+_CALL_CHARS_MAX = 400
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -345,7 +348,10 @@ def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
 
 
 def _holds(ledger: Ledger, scopes: Scopes) -> list[Hold]:
-    """List the reservations in the total, after releasing those of calls that were never sent."""
+    """List the reservations in the total, after releasing those of calls that were never sent.
+
+    If the ledger cannot be written, those are left out all the same.
+    """
     # If the ledger cannot be written, list it all the same; the unsent calls are left out below.
     with contextlib.suppress(LedgerError):
         release_unsent(ledger, scopes)
@@ -362,13 +368,18 @@ def doubt_lines(found: Sequence[DoubtfulRun]) -> Iterator[str]:
 
 
 def _call_line(call: OpenIntent) -> str:
-    place = f"turn {call.turn}  {plain(call.what)}"
+    place = f"turn {call.turn}  {_said(call)}"
     if call.kind == "effect":
         return f"{place}  an effect: it may have happened"
     many = max(1, len(call.items))
     cost = f"at most {shown_usd(call.usd)}" if call.usd is not None else "price unknown"
     calls = quantity(many, "call")
     return f"{place}  {calls}, {cost}, at most {call.tokens:,} tokens (reserved)"
+
+
+def _said(call: OpenIntent) -> str:
+    """Write what is called, with its arguments if the record has them."""
+    return plain(open_call_text(call), chars_max=_CALL_CHARS_MAX)
 
 
 def hold_line(hold: Hold) -> str:
@@ -471,7 +482,10 @@ def _find_run(ledger: Ledger, scopes: Scopes, run: str) -> str:
 
 
 def _close(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
-    """Close the open model calls of a run, and its reservations in the total."""
+    """Close the open model calls of a run, and its reservations in the total.
+
+    They are charged with `charge`, else released. A run that is gone has reservations only.
+    """
     try:
         return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())
     except RunNotFound:
@@ -494,7 +508,7 @@ def _echo_closed(closed: ClosedCalls, *, charge: bool) -> None:
         click.echo(f"run {closed.run} has no open calls and no reservations", err=True)
     for each in closed.effects:
         click.echo(
-            f"{plain(each.what)} (turn {each.turn}) is an effect, which may have happened; to "
+            f"{_said(each)} (turn {each.turn}) is an effect, which may have happened; to "
             f"decide about it: tally resume {closed.run} --in-doubt retry or abandon",
             err=True,
         )

@@ -154,7 +154,7 @@ def resume_run(
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        display.watching(progress, found) as watch,
+        display.watching(progress, ledger, found) as watch,
         open_session(
             settings,
             ledger,
@@ -295,7 +295,7 @@ def fork_command(
     if started.skills is not None:
         skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet)
     with (
-        display.watching(progress) as watch,
+        display.watching(progress, ledger) as watch,
         open_session(settings, ledger, skills, given=started.memory, say=progress.say) as (
             session,
             _,

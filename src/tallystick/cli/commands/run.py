@@ -196,11 +196,12 @@ def run_command(
     skills = skills_for(settings, skill_directories, none=no_skills, quiet=quiet, put=put_skills)
     vocabulary = vocabulary_for(strictness, thesaurus)
     progress = display.progress()
+    ledger = open_stores(ledger_path()).ledger
     with (
-        display.watching(progress) as watch,
+        display.watching(progress, ledger) as watch,
         open_session(
             settings,
-            open_stores(ledger_path()).ledger,
+            ledger,
             skills,
             vocabulary=vocabulary,
             backend=backend,

@@ -282,6 +282,19 @@ class BudgetTree:
             around.children += 1
         self._nodes[scope] = node
 
+    def reopen(self, row: ScopeRow) -> None:
+        """Open a scope that was left, from the row that `leave` returned. Its sums go on.
+
+        They are not counted again in the scopes around it. Raise as `enter` does.
+        """
+        scope = row.scope
+        self.enter(
+            scope.id, parent=scope.parent, budget=row.limit, kind=scope.kind, name=scope.name
+        )
+        node = self._nodes[scope.id]
+        node.spent = list(figures_of(row.spent))
+        node.unpriced = row.unpriced
+
     def leave(self, scope: str) -> ScopeRow:
         """Close a scope and return its last row. Raise `InvalidScope` if scopes inside it are open.
 

@@ -433,7 +433,7 @@ def _why_not_there(documents: Documents, name: str, words: str) -> str:
 
 
 def _find_in_any(documents: Documents, words: str) -> tuple[str, int, int] | None:
-    """Return the first document that has some words, and their place in it."""
+    """Return the first document that has some words, and their place in it; None if none has."""
     for name in documents.names:
         found = _find_words(documents, name, words, 0, documents.size(name))
         if found is not None:
@@ -474,7 +474,10 @@ def _find_exact(
 def _find_wrapped(
     documents: Documents, name: str, words: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """Find words with other line ends: search for the rarest word, then match those around it."""
+    """Return the first place of words with other line ends; None if there is none, or one word.
+
+    The rarest word is searched for, and then those around it are matched.
+    """
     parts = [part.encode("utf-8", "surrogatepass") for part in _GAP.split(words)]
     if len(parts) == 1:
         return None

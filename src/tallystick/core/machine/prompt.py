@@ -19,6 +19,7 @@ from tallystick.core.clock import clock_sentence
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.commands import names_bound, tree_of
 from tallystick.core.records import (
+    AIDS,
     AttachmentRef,
     ProgramFailure,
     ProgramFinished,
@@ -184,10 +185,10 @@ def native_system(started: RunStarted) -> str:
 # The prompts of runs: a fixed part that stays small, the task, and the run so far.
 
 
-TEMPLATE = "python@3"
-_WITHOUT_TIME = "python@2"
+TEMPLATE = "python@4"
+_WITHOUT_TIME, _WITHOUT_AIDS = "python@2", "python@3"
 # The prompts that this version can compute again; it writes the last one.
-TEMPLATES = (_WITHOUT_TIME, TEMPLATE)
+TEMPLATES = (_WITHOUT_TIME, _WITHOUT_AIDS, TEMPLATE)
 # The stop of a native program that was cut off and is given up.
 ABANDONED = "abandoned"
 # The functions that other parts of the prompt introduce, if the run has them.
@@ -199,6 +200,7 @@ _SAMPLES_MAX = 3
 _OUTPUT_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 1_200
 _GOAL_CHARS_MAX = 300
+_LINE_CHARS_MAX = 400
 
 _WASM_SYSTEM = """\
 You solve a task by writing Python. Every reply is one block of code and no other text:
@@ -248,6 +250,10 @@ found = llm_query_batched([f"About a delay? {{p}}" for p in pieces[:40]], schema
 print([p[:80] for p, yes in zip(pieces, found) if yes is True])
 ```"""
 _PIECE_CHARS = 8_000
+# Only for tasks that want items judged, in runs that are not recursive.
+_ASK_OF_ITEMS = """\
+Code cannot judge what a text says, a model can: llm_query_batched([f"Yes or no: ...? {{{item}}}" \
+for {loop}], schema=bool) gives a list of True and False."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +304,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         system = f"{system}\n\n{started.skills.rendered}"
     data = "\n\n".join(each.sample for each in started.contexts)
     said = [f"The data:\n{data}"] if data else []
+    said += [passages] if (passages := passages_shown(started)) else []
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
     said += _user_skills(started, files=True)
@@ -305,6 +312,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         said += [each for each in (started.session.has, started.session.told) if each]
     said += _time(started)
     said.append(f"The task: {started.goal}")
+    said += _asking(started)
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_schema_excerpt(started.schema)}")
     if started.skills is not None and started.skills.begin:
@@ -434,6 +442,32 @@ def is_older(started: RunStarted) -> bool:
     return started.template == _WITHOUT_TIME
 
 
+def has_aid(started: RunStarted, aid: str) -> bool:
+    """Return True if a run has this help for weak models, one of `AIDS`. Older runs have none."""
+    if started.template in (_WITHOUT_TIME, _WITHOUT_AIDS):
+        return False
+    return aid in (AIDS if started.aids is msgspec.UNSET else started.aids)
+
+
+def passages_shown(started: RunStarted) -> str:
+    """Return the passages of the data that a run was shown for its task; "" if there are none."""
+    found = [each.near for each in started.contexts if each.near is not msgspec.UNSET]
+    return "\n\n".join(found)
+
+
+def _asking(started: RunStarted) -> list[str]:
+    """Return a line that says how a program asks a model about each item, if that is the task.
+
+    Empty for a run that is recursive, which has more than a line, or whose programs cannot ask.
+    """
+    found = [each.items for each in started.contexts if each.items is not msgspec.UNSET]
+    known = any(name == "llm_query_batched" for name, _ in started.functions)
+    if not found or not known or started.strategy == "recursive":
+        return []
+    item, loop = found[0]
+    return [_ASK_OF_ITEMS.format(item=item, loop=loop)]
+
+
 def _time(started: RunStarted) -> list[str]:
     """Return the time to the minute, for a place next to the task.
 
@@ -481,6 +515,21 @@ REPEATED = (
     "You ran this program before and it gave the same result. If the result is the answer, reply "
     "with a block that only calls FINAL(...) with it. If not, write a different program."
 )
+
+
+def failed_again(failure: ProgramFailure, *, part: str) -> Message:
+    """Return the message about a program that fails as the one before it: with the line's values.
+
+    The traceback was shown before, and did not help.
+    """
+    line = "" if failure.line is msgspec.UNSET else cut(failure.line, _LINE_CHARS_MAX)
+    error = cut(f"{failure.kind}: {failure.message}", _LINE_CHARS_MAX)
+    return Message(
+        role="user",
+        part=part,
+        text=f"It fails in the same place again: {error}\nThe line, and its values there:\n{line}"
+        f"\n\nWrite a block that does something else there.",
+    )
 
 
 def _function_line(name: str, doc: str) -> str:

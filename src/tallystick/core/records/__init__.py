@@ -70,6 +70,7 @@ from tallystick.core.records.receipts import (
     harn_fields,
 )
 from tallystick.core.records.run import (
+    AIDS,
     DOUBTED,
     LEFT,
     AskModel,
@@ -107,6 +108,7 @@ from tallystick.core.records.step_value import (
 )
 
 __all__ = [
+    "AIDS",
     "CONTEXT_VARIABLES",
     "CUT_OFF",
     "DOUBTED",

@@ -66,6 +66,13 @@ StopReason = Literal[
 Policy = Literal["pure", "read", "effect", "paid"]
 
 
+# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a line that a
+# model can be asked about each item. `line`: the values on a line that fails again. `position`: the
+# question about an answer that is a position or a length. A run can be made without some of them
+# only to measure what each one brings.
+AIDS = ("nearest", "items", "line", "position")
+
+
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     """A goal under limits, with everything a replay needs beside the answers of the world.
 
@@ -86,6 +93,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
     one that they recall from, `session` the one that the run belongs to. `given` has what
     capabilities without a field of their own record of the run, each under its name.
+
+    `aids` are the helps for weak models that the run has, if it has not all of its template.
     """
 
     goal: str
@@ -128,6 +137,7 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
+    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -232,7 +242,9 @@ class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", o
 class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     """A call of a program to the host. For an effect: on disk before it is begun.
 
-    An `attempt` above 1 repeats a call that may have happened.
+    An `attempt` above 1 repeats a call that may have happened. `request` is what was asked, as the
+    program sent it, with "[key]" in the place of keys; one of more than 4 KiB is kept apart, as
+    `request_ref`. The digest is of the request itself. Older records have neither.
     """
 
     intent: int
@@ -242,6 +254,8 @@ class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     request_sha256: str
     policy: Policy
     attempt: int = 1
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    request_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
@@ -250,7 +264,8 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be
     computed again from the run's attachments is recorded by its digest, `reply_sha256`. `skill` is
     the skill that the call loaded or used, if any, `memory` the notes that it read or wrote.
-    `notes` has what other capabilities record, each under its name.
+    `notes` has what other capabilities record, each under its name. `request` is what a read asked,
+    up to 1 KiB; that of an effect is in the record of its beginning.
     """
 
     intent: int
@@ -266,14 +281,20 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     skill: SkillLoaded | SkillUsed | None = None
     memory: NotesTouched | None = None
     notes: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    request: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that ended a program."""
+    """The error that ended a program.
+
+    `line` is the line of the program that failed, and under it a line for each value in it, with
+    its type. It is only there if something is known of them.
+    """
 
     kind: str
     message: str
     traceback: str
+    line: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):

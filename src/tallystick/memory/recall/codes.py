@@ -190,12 +190,30 @@ class Codes:
         import numpy as np
 
         rows = np.frombuffer(vectors, dtype="<i2").reshape(-1, self._dimensions)
-        end = self._count + len(rows)
+        self._add(self._code(rows).T)
+
+    def packed(self) -> bytes:
+        """Return all codes as bytes, for a block."""
+        return self._words[:, : self._count].astype("<u8").tobytes()
+
+    def add_packed(self, data: bytes) -> None:
+        """Add the codes of a block.
+
+        Raise `ValueError` if the bytes are not whole codes.
+        """
+        import numpy as np
+
+        self._add(np.frombuffer(data, dtype="<u8").reshape(len(self._words), -1))
+
+    def _add(self, words: NDArray[np.uint64]) -> None:
+        import numpy as np
+
+        end = self._count + words.shape[1]
         if end > self._words.shape[1]:
             grown = np.zeros((self._words.shape[0], max(end, 2 * self._count)), dtype=np.uint64)
             grown[:, : self._count] = self._words[:, : self._count]
             self._words = grown
-        self._words[:, self._count : end] = self._code(rows).T
+        self._words[:, self._count : end] = words
         self._count = end
 
     def near(

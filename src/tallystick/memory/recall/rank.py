@@ -385,7 +385,10 @@ class _Ranking:
             self._add("author", self._profile.author, named)
 
     def add_when(self) -> None:
-        """Add the nearness of each note to the days and months that the query names."""
+        """Add the nearness of each note to the days and months that the query names, if any.
+
+        If no note has a time, add a remark instead.
+        """
         if not self._asked.periods:
             return
         if not any(note.created_at for note in self._fields):
@@ -425,7 +428,7 @@ class _Ranking:
         self._add("session", profile.session, whole, evidence=True)
 
     def add_recency_and_importance(self, now: int | None) -> None:
-        """Add the lanes of age and importance. Raise `UsageError` if recency needs `now`."""
+        """Add the lanes of age and importance that weigh. Raise `UsageError` if age needs `now`."""
         profile = self._profile
         if profile.recency:
             if now is None:
@@ -461,7 +464,7 @@ class _Ranking:
         """Compare the best `token_notes` notes again, by their tokens.
 
         No lane is negative, so they stay the best. If one of them has no token vectors, or there is
-        no dense lane, add a remark instead.
+        no dense lane, add a remark instead. Raise `UsageError` for token vectors of another model.
         """
         if not self._profile.token:
             return
@@ -551,7 +554,10 @@ def _best_beside(note: NoteFields, places: dict[tuple[str, int], list[float]], s
 
 
 def _relations_within(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
-    """Return for each note of the scope its related notes in the scope, in either direction."""
+    """Return for each note of the scope its related notes in the scope, in either direction.
+
+    Notes without any are left out.
+    """
     known = frozenset(ids)
     ties: dict[str, set[str]] = defaultdict(set)
     for id, note in zip(ids, fields, strict=True):
@@ -580,7 +586,8 @@ def nearest(query: str, scope: Scope, *, k: int) -> Ranked:
 
     Words are compared by the groups of three letters that they share. Stop words of the query count
     only if it has no others. Authors are among the words of their notes. Notes without any likeness
-    are returned too, with the score 0. A query without words finds nothing.
+    are returned too, with the score 0. A query without words finds nothing, and only its first
+    8,000 characters are read.
     """
     said = [word for word in words(query[:QUERY_CHARS_MAX]) if word not in STOP]
     asked = [_grams(word) for word in dict.fromkeys(said or words(query[:QUERY_CHARS_MAX]))]

@@ -15,6 +15,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
@@ -25,7 +26,7 @@ from tallystick.memory.note import Note, normalise
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.rank import FEW_NOTES, NEAREST, Hit, Ranked, nearest, rank
 from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
-from tallystick.memory.recall.selection import NOW, Filters, scope_numbers
+from tallystick.memory.recall.selection import NOW, Filters
 from tallystick.memory.recall.shortlist import (
     RULES,
     CachingEmbedder,
@@ -34,7 +35,6 @@ from tallystick.memory.recall.shortlist import (
     NumberedScope,
     Scan,
     Shortlist,
-    content_tokens,
     full_list,
     related_numbers,
     shortlist,
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 # Ranking a scope of any size, as of a position and a time.
 #
 # A scope of at most `shortlist.LARGE` notes is ranked note by note. For a larger one a short list
-# is ranked; the receipt says which of the two it was. A standing index only makes it quicker:
-# without one the file is read, and the result is the same.
+# is ranked; the receipt says which of the two it was. Either way the notes come from one source: a
+# standing index or, without numpy, a scan of the file. The result is the same.
 
 
 _SEEDS = 10
@@ -114,19 +114,24 @@ def looking(
 ) -> Iterator[OpenScope]:
     """Read one state of a memory; yield its scope, which is valid inside the block only.
 
-    The index is used if the store has more than 2,000 notes. Raise `UsageError` if it is of another
-    memory, `NoteInvalid` if an argument is out of range.
+    Without an index the file is read. Raise `UsageError` if the index is of another memory,
+    `NoteInvalid` if an argument is out of range.
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
+    if index is not None:
+        index.keep()
     with memory.reading() as db:
         seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
         look = Viewpoint(reader=reader, filters=filters, seq=seq, at=moment)
-        if index is None or not _is_large(db):
+        if index is None:
             yield OpenScope(memory, db, look)
             return
         with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
             yield OpenScope(memory, db, look, standing)
+    if index.spoiled:
+        # Found only now, and the next process would find it again.
+        index.keep()
 
 
 class OpenScope:
@@ -153,9 +158,7 @@ class OpenScope:
     @property
     def large(self) -> bool:
         """True if there are more notes than are ranked one by one: more than 2,000."""
-        if self._standing is not None:
-            return self._standing.notes > limits.LARGE
-        return _is_large(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
+        return self._whole.notes > limits.LARGE
 
     @property
     def few(self) -> bool:
@@ -163,14 +166,11 @@ class OpenScope:
 
         That is at most 20.
         """
-        if self._standing is not None:
-            return self._standing.notes <= FEW_NOTES
-        return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
+        return self._whole.notes <= FEW_NOTES
 
     def whole(self) -> View:
         """Return a view of every note of the scope."""
-        few = None if self._standing is None or self.large else self._standing.numbers
-        return self._view(few)
+        return self._view(None)
 
     def of_all(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
@@ -179,12 +179,8 @@ class OpenScope:
 
         Raise the errors of `rank`.
         """
-        if self._standing is not None and not self.large:
-            listed = full_list(query, self._standing, self._standing.numbers)
-            return self._rank_list(query, listed, self._standing, k, profile, embedder)
-        seen = self.whole()
-        ranked = rank(query, seen, k=k, profile=profile, embedder=embedder, now=seen.at)
-        return RankedView(ranked=ranked, seen=seen)
+        listed = full_list(query, self._whole)
+        return self._rank_list(query, listed, k, profile, embedder)
 
     def of_shortlist(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
@@ -195,36 +191,20 @@ class OpenScope:
         `rank`.
         """
         once = None if embedder is None else CachingEmbedder(embedder)
-        look = self._look
-        whole: NumberedScope | None = self._standing
-        if whole is None:
-            whole = Scan(
-                self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
-            )
+        whole = self._whole
         listed = shortlist(query, whole, profile=profile, embedder=once)
         if profile.related:
-            listed = listed.with_more(
-                self._related_to_best(query, listed, whole, profile, once), whole
-            )
-        made = self._rank_list(query, listed, whole, k, profile, once)
+            listed = listed.with_more(self._related_to_best(query, listed, profile, once), whole)
+        made = self._rank_list(query, listed, k, profile, once)
         said = f"short list: {len(listed.numbers):,} of {whole.notes:,} notes are ranked"
         if self._standing is None:
             said += ", found by reading the file: there is no standing index"
         ranked = replace(made.ranked, notes=(*made.ranked.notes, said))
         return RankedView(ranked=ranked, seen=made.seen, rules=RULES)
 
-    def tokens(self, count: Count, found: RankedView, *, tokenizer: str) -> int:
+    def tokens(self, count: Count, *, tokenizer: str) -> int:
         """Return how many tokens all notes of the scope have."""
-        if self._standing is not None:
-            return self._standing.tokens(self._db, count, tokenizer=tokenizer)
-        if not found.rules:
-            return sum(count(found.seen.note(id).content) for id in found.seen.ids)
-        return sum(each for _, each in content_tokens(self._db, self._numbers(), count))
-
-    @property
-    def indexed(self) -> bool:
-        """True if the standing index answers here: the store has many notes."""
-        return self._standing is not None
+        return self._whole.tokens(self._db, count, tokenizer=tokenizer)
 
     def count_all(self, count: Count, *, tokenizer: str) -> None:
         """Count the tokens of all notes now, so that a recall need not.
@@ -236,22 +216,17 @@ class OpenScope:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _numbers(self, limit: int | None = None) -> list[int]:
+    @cached_property
+    def _whole(self) -> NumberedScope:
         look = self._look
-        return scope_numbers(
-            self._db,
-            reader=look.reader,
-            filters=look.filters,
-            seq=look.seq,
-            at=look.at,
-            limit=limit,
+        return self._standing or Scan(
+            self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
         )
 
     def _rank_list(
         self,
         query: str,
         listed: Shortlist,
-        whole: NumberedScope,
         k: int,
         profile: Profile,
         embedder: Embedder | None,
@@ -260,7 +235,7 @@ class OpenScope:
 
         The view has the hits alone. Raise the errors of `rank`.
         """
-        scope = self._candidates(listed, whole, profile, embedder)
+        scope = self._candidates(listed, profile, embedder)
         ranked = rank(
             query,
             scope,
@@ -275,10 +250,10 @@ class OpenScope:
         return RankedView(ranked=ranked, seen=seen)
 
     def _candidates(
-        self, listed: Shortlist, whole: NumberedScope, profile: Profile, embedder: Embedder | None
+        self, listed: Shortlist, profile: Profile, embedder: Embedder | None
     ) -> Candidates:
         scope = Candidates(
-            self._db, listed, whole, seq=self._look.seq, vectors=embedder is not None
+            self._db, listed, self._whole, seq=self._look.seq, vectors=embedder is not None
         )
         if profile.related:
             scope.read_relations()
@@ -288,12 +263,11 @@ class OpenScope:
         self,
         query: str,
         listed: Shortlist,
-        whole: NumberedScope,
         profile: Profile,
         embedder: Embedder | None,
     ) -> set[int]:
         """Return the numbers of the notes that relations lead to from the best of the list."""
-        scope = self._candidates(listed, whole, profile, embedder)
+        scope = self._candidates(listed, profile, embedder)
         best = rank(
             query,
             scope,
@@ -318,14 +292,6 @@ class OpenScope:
             at=look.at,
             among=among,
         )
-
-
-def _is_large(db: sqlite3.Connection) -> bool:
-    """Return True if a store has more notes than are ranked one by one, whoever may see them."""
-    (count,) = db.execute(
-        "SELECT count(*) FROM (SELECT 1 FROM note LIMIT ?)", (limits.LARGE + 1,)
-    ).fetchone()
-    return bool(count > limits.LARGE)
 
 
 # A recall, and the check of its receipt.
@@ -407,7 +373,7 @@ def recall(
         hits = _fit_tokens(ranked.hits, seen, asking.tokens_max, count)
         tokens = None
         if count is not None:
-            whole = looked.tokens(count, made, tokenizer=tokenizer)
+            whole = looked.tokens(count, tokenizer=tokenizer)
             tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
     derived = tuple(_derived_hit(hit, seen) for hit in hits)
     # Another process may append between the reading above and this transaction. The receipt names

@@ -101,9 +101,9 @@ _COLUMNS = (
     "state.valid_to, state.expires_at, deleted_at, state.state, quarantine"
 )
 _VISIBLE = (
-    "(agent_id = :reader OR scope IN ('public', 'global') OR (scope = 'shared' AND EXISTS ("
+    "(agent_id = :reader OR scope IN ('public', 'global') OR EXISTS ("
     "SELECT 1 FROM share WHERE share.number = note.number AND share.agent_id = :reader "
-    "AND share.seq_from <= :seq AND :seq < share.seq_to)))"
+    "AND share.seq_from <= :seq AND :seq < share.seq_to))"
 )
 
 
@@ -153,16 +153,11 @@ def scope_numbers(
     filters: Filters,
     seq: int,
     at: int,
-    limit: int | None = None,
 ) -> list[int]:
-    """Return the numbers of the notes that `select_notes` returns, in no order.
-
-    With `limit`, return at most that number of them.
-    """
+    """Return the numbers of the notes that `select_notes` returns, in no order."""
     where, given = _where(reader, filters, seq, at)
     rows = db.execute(
-        f"SELECT note.number FROM note JOIN state USING (number) WHERE {where} LIMIT :limit",
-        {**given, "limit": -1 if limit is None else limit},
+        f"SELECT note.number FROM note JOIN state USING (number) WHERE {where}", given
     )
     return [number for (number,) in rows]
 

@@ -55,6 +55,11 @@ class NumberedScope(Protocol):
     @property
     def notes(self) -> int: ...
 
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all its notes."""
+        ...
+
     def authors(self, said: frozenset[str]) -> Iterable[str]:
         """Return authors of its notes, at least those whose names have one of these words."""
         ...
@@ -89,6 +94,10 @@ class NumberedScope(Protocol):
 
     def within(self, numbers: Collection[int]) -> Collection[int]:
         """Return those of some notes that are in this scope."""
+        ...
+
+    def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
+        """Return how many tokens all its notes have, as `count` counts, which has that name."""
         ...
 
 
@@ -146,9 +155,10 @@ def shortlist(
     )
 
 
-def full_list(query: str, whole: NumberedScope, numbers: Sequence[int]) -> Shortlist:
-    """Return a list of all notes of a scope, which are `numbers`."""
+def full_list(query: str, whole: NumberedScope) -> Shortlist:
+    """Return a list of all notes of a scope."""
     asked = _parse_query(query, whole)
+    numbers = whole.numbers
     counts = whole.counts(numbers, asked.terms)
     return Shortlist(
         numbers=tuple(numbers),
@@ -326,6 +336,9 @@ class Scan:
 
     def within(self, numbers: Collection[int]) -> list[int]:
         return [number for number in numbers if number in self._lengths]
+
+    def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
+        return sum(each for _, each in content_tokens(db, self._lengths, count))
 
     def _score(
         self,

@@ -436,7 +436,10 @@ def _first_place(
 
 
 def _close(one: object, other: object, tolerance: float) -> bool:
-    """Return True if two scores, or the scores of the same lanes, differ by at most `tolerance`."""
+    """Return True if two scores, or the scores of the same lanes, differ by at most `tolerance`.
+
+    Without a tolerance it is always False: equal ones are not given to it.
+    """
     if not tolerance:
         return False
     if isinstance(one, float) and isinstance(other, float):

@@ -31,7 +31,7 @@ class RunFunction:
     """A function with its policy. Calling it calls the function.
 
     With `handed`, its first argument is the `Call` that it serves, and not one of the program. With
-    `narrowed`, loaded skills may take it away.
+    `narrowed`, loaded skills may take it away. With `ask`, a person is asked before each call.
     """
 
     function: Callable[..., Any]
@@ -43,6 +43,7 @@ class RunFunction:
     lookup: Callable[[str], Any] | None = None
     handed: bool = False
     narrowed: bool = True
+    ask: bool = False
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
@@ -118,11 +119,11 @@ def check_functions(functions: Iterable[object]) -> set[str]:
                 f"functions: {str(called)[:80]} is no host function; use @host_function"
             )
         if each.name in names:
-            raise UsageError(f"functions: two are called {each.name}; give one another name")
+            raise UsageError(f"tools: two are called {each.name}; give one another name")
         names.add(each.name)
     groups = {name.partition(".")[0] for name in names if "." in name}
     for name in sorted(names & groups):
-        raise UsageError(f"functions: {name} is a function and a group of others; rename one")
+        raise UsageError(f"tools: {name} is a tool and a group of others; rename one")
     return names
 
 

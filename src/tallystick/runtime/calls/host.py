@@ -16,6 +16,7 @@ from tallystick.core.records import CallHost, HostAnswered, QueryRecord
 from tallystick.core.resume_errors import LeftInDoubt
 from tallystick.runtime.calls.decisions import ABANDONED
 from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction, under_key
+from tallystick.runtime.calls.requests import KeptRequest, keep_effect_request, keep_read_request
 from tallystick.runtime.calls.scope import Call, CallScope
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments, is_pure
 from tallystick.runtime.journal.effects import Decision, Effects, Found
@@ -134,7 +135,19 @@ class _HostEffect:
         return policy == "effect" and self._refused is None
 
     def begin(self, attempt: int) -> CallHost:
-        return self._scope.begin_effect(self._call, attempt)
+        known = self._effects.history.begun(self.key)
+        if attempt <= len(known):
+            # What is on record stays: its digest is compared, and says all that its text does.
+            begun = known[attempt - 1]
+            assert isinstance(begun, CallHost)
+            return self._scope.begin_effect(self._call, attempt, _kept_in(begun))
+        return self._scope.begin_effect(self._call, attempt, self._kept)
+
+    @cached_property
+    def _kept(self) -> KeptRequest:
+        """Return what is asked, for the record of an effect. A long request is stored once."""
+        call, files = self._call, self._functions.run_attachments
+        return keep_effect_request(call.name, call.request, files)
 
     def check(self, known: HostAnswered | CallHost) -> None:
         now: list[tuple[str, object, object]] = [
@@ -255,6 +268,23 @@ class _HostEffect:
                 reply_ref=ref,
                 reply_sha256=reply_sha256,
                 ok=ok,
+                request=self._kept_of_read(),
                 **self._functions.fields_of(call.notes),
             )
         )
+
+    def _kept_of_read(self) -> str | msgspec.UnsetType:
+        """Return what a read asked, for its answer. An effect that is refused never began."""
+        policy = self._functions.policies.get(self._call.name, "pure")
+        if policy == "pure" or self.is_effect:
+            return msgspec.UNSET
+        return keep_read_request(self._call.request)
+
+
+def _kept_in(begun: CallHost) -> KeptRequest:
+    kept: KeptRequest = {}
+    if begun.request is not msgspec.UNSET:
+        kept["request"] = begun.request
+    if begun.request_ref is not msgspec.UNSET:
+        kept["request_ref"] = begun.request_ref
+    return kept

@@ -27,6 +27,7 @@ from tallystick.core.records import (
     SkillModel,
 )
 from tallystick.core.views.open_calls import call_key
+from tallystick.runtime.calls.requests import KeptRequest
 from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import PendingWrite
 from tallystick.sandbox.host import call_digest
@@ -169,8 +170,8 @@ class CallScope:
         key = Key("host", intent)
         return Call(self, key, index, name, request, sha256, call_key(self.run, intent))
 
-    def begin_effect(self, call: Call, attempt: int) -> CallHost:
-        """Return the beginning of an effect, and count it as in progress."""
+    def begin_effect(self, call: Call, attempt: int, kept: KeptRequest) -> CallHost:
+        """Return the beginning of an effect, with what it asks, and count it as in progress."""
         self._open[call.intent] = call.name
         return CallHost(
             intent=call.intent,
@@ -180,6 +181,7 @@ class CallScope:
             request_sha256=call.request_sha256,
             policy="effect",
             attempt=attempt,
+            **kept,
         )
 
     def note_answer(self, answered: HostAnswered) -> PendingWrite:

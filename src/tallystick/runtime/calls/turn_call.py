@@ -25,8 +25,9 @@ from tallystick.core.records import (
     Record,
 )
 from tallystick.core.views.open_calls import call_key
-from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
+from tallystick.runtime.calls.deltas import HearDelta, hear_nothing, heard_of
 from tallystick.runtime.context.attachments import with_pictures
 from tallystick.runtime.journal.effects import Decision, EffectScope, Found, Refused
 from tallystick.runtime.spend.door import (
@@ -46,7 +47,7 @@ class AskedModel:
     model: Model | None
     door: ModelDoor | None
     read: Callable[[AttachmentRef], bytes]
-    heard: Heard = lambda chars: None
+    heard: HearDelta = hear_nothing
 
 
 class TurnCall:
@@ -156,7 +157,10 @@ class TurnCall:
             key=call_key(self._asked.run, begun.intent),
         )
         reply = await self._door.ask(
-            self._model, request, heard=self._asked.heard, ends_at=self._ends_at
+            self._model,
+            request,
+            heard=heard_of(self._asked.heard, self._asked.run, "turn", self._intent.intent),
+            ends_at=self._ends_at,
         )
         if isinstance(reply, ModelError):
             return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]

@@ -49,7 +49,7 @@ class PendingWrite:
 
 
 def _woken_by(future: Future[None]) -> asyncio.Future[None]:
-    """Return a wait on this loop that ends with the write."""
+    """Return a wait on this loop that ends with the write, whether it succeeds or fails."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[None] = loop.create_future()
 
@@ -155,7 +155,10 @@ class LedgerWriter:
 def _after_telling(
     written: Future[None], committed: Callable[[Record], None], records: Sequence[Record]
 ) -> Future[None]:
-    """Return a future that is done once the records are committed and `committed` has them."""
+    """Return a future that is done once the records are committed and `committed` has them.
+
+    It has the error of the write if that fails. Then `committed` is not called.
+    """
     told: Future[None] = Future()
     # A caller that is cancelled while it waits would otherwise cancel this future for all.
     told.set_running_or_notify_cancel()

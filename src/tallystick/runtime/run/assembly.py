@@ -22,6 +22,7 @@ from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
+    AIDS,
     Caller,
     Continuation,
     Record,
@@ -31,7 +32,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
-from tallystick.model.port import Heard, Model
+from tallystick.model.port import Model
 from tallystick.runtime.calls.capability import (
     Capability,
     RunCapabilities,
@@ -41,6 +42,7 @@ from tallystick.runtime.calls.capability import (
 )
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
+from tallystick.runtime.calls.deltas import HearDelta, hear_nothing
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.host import CountInside, HostFunctions
 from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries, no_models
@@ -56,6 +58,7 @@ from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner, c
 from tallystick.runtime.programs.native_effect import Settling
 from tallystick.runtime.run.driver import Driver, Hooks
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Leases, Surroundings
+from tallystick.runtime.runs.lock import stop_requested
 from tallystick.runtime.runs.result import Run, run_of
 from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
@@ -66,6 +69,8 @@ from tallystick.sandbox.port import Programs
 if TYPE_CHECKING:
     pass
 
+# How often a run looks whether somebody asked for its stop, in seconds. A look is one file.
+_LOOK_SECONDS = 0.15
 # Called with the run and each new record. If it has a method `committed`, that is called with the
 # record once the ledger has it, from any thread; it must not raise.
 Watch = Callable[[str, Record], None]
@@ -82,7 +87,7 @@ class RunRequest:
     seed: int
     temperature: float | None
     watch: Watch
-    heard: Heard
+    heard: HearDelta
     # By name, None for the model of the step or the client.
     model: str | None = None
     # The model of sub-calls that name none, by name; None for that of the run.
@@ -101,6 +106,8 @@ class RunRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
+    # The helps for weak models; fewer than all only to measure what each one brings.
+    aids: tuple[str, ...] = AIDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +155,10 @@ class Plan:
     decisions: Decisions = field(default_factory=Decisions)
     around: Surroundings = NOTHING_AROUND
     watch: Watch | None = None
-    heard: Heard = lambda chars: None
+    heard: HearDelta = hear_nothing
     sockets: Path | None = None
+    # True for the run of a program, which is stopped with the run that it is inside of.
+    inside: bool = False
 
 
 class Assembled:
@@ -189,6 +198,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             find_model=find_model,
             run_attachments=plan.run_attachments,
             temperature=_as_it_counts(plan).temperature,
+            heard=plan.heard,
         ),
     )
     children = _children(plan, effects, queries)
@@ -286,7 +296,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
     assert assembled.programs is not None, "a run that is live has what runs its programs"
     try:
         try:
-            await driver.drive()
+            await _drive_until_stopped(driver, context.ledger, plan)
         except asyncio.CancelledError:
             # The caller of a cancelled run gets its result: the end is on record.
             if driver.state.ended is None:
@@ -306,6 +316,34 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         session_lost=plan.around.session_lost,
     )
     return run, assembled.writer.head, driver.refused
+
+
+async def _drive_until_stopped(driver: Driver, ledger: Ledger, plan: Plan) -> None:
+    """Drive a run to its end, and cancel it if somebody asks for its stop.
+
+    Raise what `Driver.drive` raises. A cancel of the caller cancels the run, whose end is awaited.
+    """
+    if plan.inside:
+        await driver.drive()
+        return
+    driving = asyncio.ensure_future(driver.drive())
+    left: asyncio.CancelledError | None = None
+    while not driving.done():
+        try:
+            await asyncio.wait({driving}, timeout=_LOOK_SECONDS)
+        except asyncio.CancelledError as error:
+            left = error
+            driving.cancel()
+            continue
+        if left is None and driver.stopped_by is None and not driving.done():
+            driver.stopped_by = stop_requested(ledger, plan.run)
+            if driver.stopped_by is not None:
+                driving.cancel()
+    if driving.cancelled():
+        raise left or asyncio.CancelledError
+    driving.result()
+    if left is not None:
+        raise left
 
 
 def path_of(ledger: Ledger) -> str:
@@ -376,7 +414,10 @@ def _open_capabilities(
     children: Children,
     find_model: FindModel,
 ) -> RunCapabilities:
-    """Open the capabilities of a run, in their order."""
+    """Open the capabilities of a run, in their order. Return those that the run has.
+
+    Raise what they raise.
+    """
     opened: list[RunCapability] = []
 
     def others(asking: RunCapability) -> Sequence[RunFunction]:
@@ -415,7 +456,10 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
 def _table(
     plan: Plan, opened: RunCapabilities, queries: Queries, children: Children, data: RunData
 ) -> HostTable:
-    """Return the table of all functions that the programs of a run may call."""
+    """Return the table of all functions that the programs of a run may call.
+
+    A replay has no `budget.remaining`, and none of the capabilities: their answers are on record.
+    """
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
     if plan.door is not None:
         remaining = remaining_of(plan.door.run_scopes)

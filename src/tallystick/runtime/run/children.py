@@ -16,8 +16,8 @@ from tallystick.core.history import History
 from tallystick.core.machine.prompt import TEMPLATE, Message, opening
 from tallystick.core.machine.turn import charge_of_child, limit_reached
 from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarted
-from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
+from tallystick.runtime.calls.deltas import HearDelta
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import AskedName, find_asked
 from tallystick.runtime.context.inputs import Input, given_text
@@ -57,7 +57,7 @@ class ChildRuns:
         context: RunContext,
         *,
         watch: Watch,
-        heard: Heard,
+        heard: HearDelta,
         resuming: ResumeRequest | None = None,
     ) -> None:
         self._context = context

@@ -47,9 +47,10 @@ from tallystick.core.views.open_calls import (
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
-from tallystick.model.port import Heard, Model, ModelReply
+from tallystick.model.port import Model, ModelReply
 from tallystick.runtime.calls.children import ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply, decide
+from tallystick.runtime.calls.deltas import HearDelta
 from tallystick.runtime.calls.queries import FindModel
 from tallystick.runtime.context.attachments import RunAttachments
 from tallystick.runtime.journal.effects import Decisions
@@ -77,7 +78,7 @@ class ResumeRequest:
     limits: RunLimits | None
     steal: bool
     watch: Watch
-    heard: Heard
+    heard: HearDelta
     # The decision on a program that waits for a person, and the name of that person.
     decision: PersonDecision | None = None
     by: str = ""
@@ -264,6 +265,7 @@ async def continue_run(
                 watch=request.watch,
                 heard=request.heard,
                 sockets=backend.sockets,
+                inside=parent is not None,
             ),
         )
         return around.result_of(ended, refused=refused, rows=scopes.rows)
@@ -469,7 +471,8 @@ def ended_run(context: RunContext, run: str, records: Sequence[Record]) -> Run:
         charge=ended.charge,
         citations=found.citations,
         unchecked=found.unchecked,
-        value=value_of(ended.answer, started) if ended.stop == "answered" else None,
+        data=value_of(ended.answer, started) if ended.stop == "answered" else None,
+        typed=started.schema is not None,
         settings=started.settings or {},
         ledger=path_of(context.ledger),
         parent=started.parent,

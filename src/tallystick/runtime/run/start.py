@@ -12,7 +12,7 @@ from tallystick.core.errors import RunExists, UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.compaction import bound_for, check_bound
 from tallystick.core.machine.prompt import TEMPLATE
-from tallystick.core.records import Caller, RunStarted, zone_given
+from tallystick.core.records import AIDS, Caller, RunStarted, zone_given
 from tallystick.model.port import Model, window_of
 from tallystick.runtime.calls.capability import AskedRun, merge_fields
 from tallystick.runtime.calls.children import ChildRunner
@@ -92,7 +92,8 @@ async def start_in(
 
     `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
     Raise `UsageError` for a request that cannot be, before anything of it is written, and
-    `RunExists` if the run is on the ledger. A child may be there without an entry.
+    `RunExists` if the run is on the ledger. A child may be there without an entry. Raise what
+    `drive` and the capabilities raise too.
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)
@@ -111,6 +112,7 @@ async def start_in(
         session_id=session_id,
         strategy=request.strategy,
         find_model=context.models(model),
+        aids=request.aids,
     )
     told = [each.start_fields(asked, run_attachments) for each in context.capabilities]
     fields = merge_fields("given", [fields, *told])
@@ -141,6 +143,7 @@ async def start_in(
             watch=request.watch,
             heard=request.heard,
             sockets=backend.sockets,
+            inside=caller is not None,
         ),
     )
 
@@ -211,6 +214,7 @@ def _first_record(
         compact_at=_compact_at(request, model),
         schema=request.schema,
         settings=request.settings or msgspec.UNSET,
+        aids=msgspec.UNSET if request.aids == AIDS else request.aids,
     )
 
 

@@ -95,17 +95,22 @@ def verdict_of_program(
     metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
-    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    error = ProgramError(
+        kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+    )
     return Verdict(error=error, exit_code=said.exit & 0xFF or 1, metadata=metadata)
 
 
 def exit_code_of(status: int) -> int:
-    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process."""
+    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process.
+
+    `status` is the exit code, or the signal as a negative number.
+    """
     return status if status >= 0 else _SIGNALLED - status
 
 
 def describe_end(status: int | None) -> str:
-    """Describe how a process ended, in words. A status of None is unknown."""
+    """Describe how a process ended, in words. A signal is negative; None is unknown."""
     if status is None:
         return "it is gone"
     if status >= 0:

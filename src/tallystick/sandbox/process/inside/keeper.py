@@ -460,7 +460,8 @@ class Keeper:
     def _files(self, what: str, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         """Carry out an order on the files in a process of our own, and return its answer.
 
-        If it ends or gives no answer within its time limit, return an answer that says so.
+        If it ends or gives no answer within its time limit, return an answer that says so. The
+        descriptors are closed here once they are sent, and taken out of the list.
         """
         work, seconds = _FILE_WORK[what]
         self._make_room()
