@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.deltas import TextDelta
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
-    from tallystick.runtime.run.assembly import RunRequest
+    from tallystick.runtime.run.assembly import RunRequest, Watch
     from tallystick.runtime.run.replay import ReplayReport
     from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.process.sandbox import ProcessSandbox
@@ -72,6 +72,12 @@ _NO_MODELS: Mapping[str, Any] = {}
 
 def _watch_nothing(run: str, record: Record) -> None:
     """Take a record and do nothing."""
+
+
+def _logged(watch: Watch) -> Watch:
+    from tallystick.runtime.log import logged
+
+    return logged(watch)
 
 
 def _hear_nothing(heard: Any) -> None:  # noqa: ANN401 (what the driver tells of a reply)
@@ -580,7 +586,7 @@ class Agent:
             schema=asked.schema,
             model=model,
             put_skills=given.pop("skills", ()),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
             grants=given.pop("grants", ()),
             seed=given.pop("seed", 0),
@@ -602,7 +608,7 @@ class Agent:
             given.pop("in_doubt", "halt"),
             _limits_in(given),
             given.pop("steal", False),
-            given.pop("watch", _watch_nothing),
+            _logged(given.pop("watch", _watch_nothing)),
             given.pop("heard", _hear_nothing),
             given.pop("decision", None),
             given.pop("by", ""),
@@ -619,7 +625,7 @@ class Agent:
             turn=turn,
             limits=_limits_in(given),
             temperature=given.pop("temperature", None),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
         )
         fork = new_id()
