@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.functions import Ask
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
-    from tallystick.runtime.run.assembly import RunRequest
+    from tallystick.runtime.run.assembly import RunRequest, Watch
     from tallystick.runtime.run.replay import ReplayReport
     from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
@@ -75,6 +75,12 @@ _NO_MODELS: Mapping[str, Any] = {}
 
 def _watch_nothing(run: str, record: Record) -> None:
     """Take a record and do nothing."""
+
+
+def _logged(watch: Watch) -> Watch:
+    from tallystick.runtime.log import logged
+
+    return logged(watch)
 
 
 def _hear_nothing(heard: Any) -> None:  # noqa: ANN401 (what the driver tells of a reply)
@@ -656,7 +662,7 @@ class Agent:
             schema=asked.schema,
             model=model,
             put_skills=given.pop("skills", ()),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
             grants=given.pop("grants", ()),
             seed=given.pop("seed", 0),
@@ -680,7 +686,7 @@ class Agent:
             given.pop("in_doubt", "halt"),
             _limits_in(given),
             given.pop("steal", False),
-            given.pop("watch", _watch_nothing),
+            _logged(given.pop("watch", _watch_nothing)),
             given.pop("heard", _hear_nothing),
             decided,
             given.pop("sub_model", None),
@@ -737,7 +743,7 @@ class Agent:
             turn=turn,
             limits=_limits_in(given),
             temperature=given.pop("temperature", None),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
         )
         fork = new_id()
