@@ -337,7 +337,8 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
         told=state.rebound,
     )
     state = msgspec.structs.replace(state, rebound=rebound)
-    afresh = repeated and state.part == 1
+    # With the values of its line in view, a model can mend its program; without, it copies it.
+    afresh = repeated and state.part == 1 and not same_line
     if same_line and event.failure is not None:
         message = prompt.failed_again(event.failure, part=message.part)
     elif afresh and prompt.output(event, part="").text in state.messages[-2].text:
