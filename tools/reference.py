@@ -210,6 +210,8 @@ MEANINGS = {
     "skills_require_signature": "Use only skills that a trusted signer signed.",
     "skills_budget": "Characters of the list of skills that the model is shown.",
     "memory": "The [memory](../guides/memory.md) that programs recall from.",
+    "session_mb": "MiB that all [sessions](../guides/sessions.md) together may keep on the disk. "
+    "Above it no session and no snapshot is made.",
 }
 PROVIDER_MEANINGS = {
     "dialect": "The wire format: chat completions (`openai`) or messages (`anthropic`).",
@@ -489,6 +491,7 @@ def python(module: str) -> str:
 
 CONSTANTS = {
     "Decision": "One of `Pass`, `Retry`, `Warn`, `Block` and `Escalate`.",
+    "ERROR_CODES": "All codes by the names of errors: each is an `ErrorCode`.",
     "LAYER_ORDER": "The kinds of layers with skills, the one that wins first.",
     "NORMAL": "The rules of `--vocabulary normal`: a program that fails the check is not run, but "
     "after three in a row the next one is, with a warning to the model.",
@@ -497,6 +500,7 @@ CONSTANTS = {
     "PYTHON_FORM": "The name of the form of recall programs that are Python.",
     "STRICT": "The rules of `--vocabulary strict`: a program that fails the check is not run, and "
     "after three in a row a person decides.",
+    "TrajectoryEvent": "One event of a run; [Events](events.md) lists them.",
     "UNKNOWN": "The answer of a lookup: nothing is known about the call, so it stays in doubt.",
 }
 # The interfaces that describe methods once for all classes that have them.

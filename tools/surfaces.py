@@ -116,7 +116,7 @@ SURFACES = (
     Surface(
         "Run a goal",
         "run",
-        "run arun Agent Agent.run Agent.arun Agent.close Agent.aclose Agent.engine "
+        "run arun Agent Agent.run Agent.arun Agent.chat Agent.close Agent.aclose Agent.engine "
         "Agent.capabilities Run Charge",
         "start.md",
     ),
@@ -138,7 +138,7 @@ SURFACES = (
     Surface(
         "Decide about a program that waits",
         "approve, deny",
-        "Agent.resume(decision=)",
+        "Agent.approve Agent.aapprove Agent.deny Agent.adeny Agent.resume(decision=)",
         "guides/check-programs.md",
     ),
     Surface("Fork a run", "fork", "Agent.fork Agent.afork", "guides/fork-and-compare.md"),
@@ -166,7 +166,8 @@ SURFACES = (
         OWN_CODE,
         "step steps.step steps.step_log steps.completed_steps steps.StepLog steps.CompletedStep "
         "steps.StepUsage steps.StepDefinition steps.StepRegistry steps.current_step "
-        "steps.charge_step steps.is_budget_error",
+        "steps.charge_step steps.is_budget_error steps.ActiveStep steps.enter_step "
+        "steps.mark_escalated steps.reset_steps steps.step_model steps.within_step",
         "guides/steps.md",
     ),
     Surface(
@@ -181,7 +182,15 @@ SURFACES = (
         Reason("It is a tour for a person, of what the other rows have."),
         "start.md",
     ),
+    Surface("Follow a run while it happens", "inspect --follow", "follow", "guides/audit.md"),
+    Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
     # -- models ------------------------------------------------------------------------------------
+    Surface(
+        "See which models can be asked",
+        "models",
+        Reason("It is about the machine; `settings.open_model` opens one by its name."),
+        "guides/choose-a-model.md",
+    ),
     Surface(
         "Choose a model",
         "run --model",
@@ -256,7 +265,8 @@ SURFACES = (
     Surface(
         "Exchange runs with other tools",
         "export --format",
-        "upkeep.export_trajectory upkeep.Exported upkeep.import_rlms_log upkeep.ImportedLog",
+        "interop.export_trajectory interop.Exported interop.TrajectoryEvent interop.encode_event "
+        "interop.decode_event interop.import_rlms_log interop.ImportedLog",
         "reference/events.md",
     ),
     Surface(
@@ -338,12 +348,19 @@ SURFACES = (
         "sandbox.WasmSandbox.self_test sandbox.ProcessSandbox.self_test",
         "guides/shell-and-native.md",
     ),
+    Surface(
+        "Complete commands in a shell",
+        "completion bash, completion zsh, completion fish",
+        Reason("It is about the command line."),
+        "reference/commands.md",
+    ),
     Surface("Compile the sandbox now", "warm", "sandbox.WasmSandbox.load", "concepts/sandbox.md"),
     # -- the vocabulary ----------------------------------------------------------------------------
     Surface(
         "Check the names that a program uses",
         "check",
         "vocabulary.check_program vocabulary.Vocabulary vocabulary.ValidationResult "
+        "vocabulary.ValidationResult.with_suggestions "
         "vocabulary.Uncovered vocabulary.Rules vocabulary.PERMISSIVE vocabulary.NORMAL "
         "vocabulary.STRICT vocabulary.read_python vocabulary.read_shell vocabulary.Program "
         "vocabulary.validate",
@@ -417,7 +434,8 @@ SURFACES = (
         "Recall with a program",
         "recall --program",
         "Memory.run_program memory.read_program memory.Program memory.PYTHON_FORM memory.Recall "
-        "memory.Score memory.Cite memory.Budget memory.Bundle memory.RecallHit memory.TokenCount "
+        "memory.Score memory.Cite memory.Budget memory.Bundle memory.Bundle.best_first "
+        "memory.RecallHit memory.TokenCount "
         "memory.Tokenizer memory.code_mode_estimate memory.json_mode_estimate "
         "memory.estimated_tokens memory.first_difference",
         "guides/memory.md",
@@ -481,6 +499,14 @@ SURFACES = (
         "guides/attachments.md",
     ),
     Surface(
+        "Keep attachments in a store of your own",
+        Reason("The commands use the store beside the ledger."),
+        "attachments.Manifest attachments.NoManifest attachments.Intent "
+        "attachments.Intent.canonical_uri attachments.Persistence attachments.Persistence.tier "
+        "attachments.SessionAttachments.tier attachments.DurabilityTier",
+        "reference/python-attachments.md",
+    ),
+    Surface(
         "Delete what nobody holds",
         "attach gc",
         "attachments.reclaim attachments.ReclaimPolicy attachments.ReclaimReport "
@@ -492,6 +518,14 @@ SURFACES = (
         "attach verify",
         "attachments.verify_attachments attachments.VerifyReport upkeep.verify_references",
         "guides/attachments.md",
+    ),
+    # -- errors ------------------------------------------------------------------------------------
+    Surface(
+        "Tell other tools what went wrong",
+        Reason("`--json` of the commands about sessions has the codes."),
+        "interop.error_report interop.ErrorReport interop.ERROR_CODES interop.ErrorCode "
+        "interop.entry_of_stop",
+        "reference/python-interop.md",
     ),
     # -- set up ------------------------------------------------------------------------------------
     Surface(

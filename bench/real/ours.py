@@ -81,7 +81,7 @@ class _Switched(Session):
         super().__init__(**options)
         self._aids = aids
 
-    def _request(self, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:  # noqa: ANN401 - as given
+    def _request(self, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:  # noqa: ANN401
         asked, request = super()._request(*arguments, **options)
         return asked, replace(request, aids=self._aids)
 

@@ -2,8 +2,8 @@
 
 These names are promised to users; the modules behind them may move. They are imported when they
 are first used, so that `import tallystick` itself costs nothing. More names are in the public
-modules: `tallystick.attachments`, `.inputs`, `.ledger`, `.memory`, `.model`, `.sandbox`,
-`.sessions`, `.settings`, `.skills`, `.steps`, `.upkeep` and `.vocabulary`.
+modules: `tallystick.attachments`, `.inputs`, `.interop`, `.ledger`, `.memory`, `.model`,
+`.sandbox`, `.sessions`, `.settings`, `.skills`, `.steps`, `.upkeep` and `.vocabulary`.
 
 - `run` runs one goal, and `arun` is for callers that await; a `Run` is the result
 - `stream` runs one goal and gives its events as they are recorded

@@ -20,6 +20,7 @@ from tallystick.agent.engine import Engine
 from tallystick.agent.handle import Handle, Stream
 from tallystick.agent.options import (
     AskedAnswer,
+    DecideOptions,
     Dollars,
     ForkOptions,
     ResumeOptions,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from tallystick.agent.chat import Chat
     from tallystick.agent.model_function import ModelFunction
     from tallystick.attachments.port import Attachments
-    from tallystick.core.records import InDoubt, Record
+    from tallystick.core.records import InDoubt, PersonDecision, Record
     from tallystick.ledger.port import Ledger
     from tallystick.memory.memory import Memory
     from tallystick.model.port import Model
@@ -54,10 +55,12 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
     from tallystick.runtime.calls.deltas import TextDelta
+    from tallystick.runtime.calls.functions import Ask
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.run.assembly import RunRequest, Watch
     from tallystick.runtime.run.replay import ReplayReport
+    from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -102,10 +105,13 @@ class Agent:
     `models` are further models by name, which programs may ask and skills may name. `ledger` is
     where runs are recorded: a ledger, the path of one, or "memory:". Attachments are stored beside
     it; `attachments` stores them for a ledger that has no file. `vocabulary` is the check of
-    programs before they run. `backend` is the sandbox of new runs: `wasm`, or `process` for native
-    Python and bash with files. `accept_without` names the layers of isolation that the process
-    sandbox may lack. `sandbox` is an open sandbox, to be used instead of a new one. `say` is called
-    with warnings for a person.
+    programs before they run. `ask` says which calls of tools need a person's word, beside those of
+    tools that say so themselves: it is given the name, the arguments and the named arguments.
+
+    `backend` is the sandbox of new runs: `wasm`, or `process` for native Python and bash with
+    files. `accept_without` names the layers of isolation that the process sandbox may lack.
+    `sandbox` is an open sandbox, to be used instead of a new one. `say` is called with warnings for
+    a person.
 
     A setting that is not given comes from the configuration, which `tally config` shows: model,
     limits, total, prices, strategy, providers and aliases. With `config=None`, no configuration is
@@ -137,6 +143,7 @@ class Agent:
         pricing: Pricing | None = None,
         lookup: FindReply | None = None,
         vocabulary: VocabularyAsked | None = None,
+        ask: Ask | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
@@ -159,6 +166,7 @@ class Agent:
             memory=memory,
             vocabulary=vocabulary,
             instructions=_instructions_of(instructions),
+            ask=ask,
             clock=clock,
             timezone=timezone,
             say=say,
@@ -332,8 +340,8 @@ class Agent:
     def chat(self, session: str | None = None, /, **options: Unpack[RunOptions]) -> Chat:
         """Return a conversation, in which each question continues from what the last one left.
 
-        It is kept in a session of the ledger: a new one, or the one that is named. The options are
-        those of each of its runs.
+        It is kept in a session of the ledger: a new one, or the one that is named, which is looked
+        up on first use. The options are those of each of its runs. Raise `TypeError` for another.
         """
         from tallystick.agent.chat import Chat
 
@@ -395,6 +403,74 @@ class Agent:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         work = self._resumed(run, options, asyncio.get_running_loop())
         return _typed_as(run, await asyncio.wrap_future(self._engine.loop.submit(work)))
+
+    @shows(DecideOptions)
+    def approve(
+        self,
+        run: Run[Any] | str,
+        *,
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Approve what a run waits for, resume it, and return its result.
+
+        The approval is of the call or program that waits now, by its digest: another one is not
+        made with it. With `all`, it is of everything that waits in the run and inside it, and of
+        every later call of the run. `by` is the name of who decides, by default the user and the
+        machine. The options are those of `resume`. Return None if the process of the run waits for
+        the decision, and goes on itself.
+
+        Raise `UsageError` if nothing waits, and `ResumeRefused` if several calls wait, or somebody
+        else was first. Raise what `resume` raises.
+        """
+        bound = self._decided(run, "approve", by=by, all=all)
+        return None if bound is None else self._continued(run, bound, options)
+
+    @shows(DecideOptions)
+    async def aapprove(
+        self,
+        run: Run[Any] | str,
+        *,
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Approve what a run waits for as `approve` does, for callers that await."""
+        bound = self._decided(run, "approve", by=by, all=all)
+        return None if bound is None else await self._acontinued(run, bound, options)
+
+    @shows(DecideOptions)
+    def deny(
+        self,
+        run: Run[Any] | str,
+        *,
+        because: str = "",
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Deny what a run waits for, resume it, and return its result.
+
+        A program gets an exception with the reason `because`. For a program that waited itself, the
+        model is told so, and writes another. The rest is as for `approve`.
+        """
+        bound = self._decided(run, "deny", by=by, because=because, all=all)
+        return None if bound is None else self._continued(run, bound, options)
+
+    @shows(DecideOptions)
+    async def adeny(
+        self,
+        run: Run[Any] | str,
+        *,
+        because: str = "",
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Deny what a run waits for as `deny` does, for callers that await."""
+        bound = self._decided(run, "deny", by=by, because=because, all=all)
+        return None if bound is None else await self._acontinued(run, bound, options)
 
     @overload
     def fork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
@@ -602,20 +678,62 @@ class Agent:
         caller: asyncio.AbstractEventLoop | None,
     ) -> Any:  # noqa: ANN401 (a coroutine)
         from tallystick.runtime.run.resume import ResumeRequest
+        from tallystick.runtime.runs.decided import as_decided
 
         given = check_options(options, ResumeOptions, of="resume")
+        decided = as_decided(given.pop("decision", None), by=given.pop("by", ""))
         request = ResumeRequest(
             given.pop("in_doubt", "halt"),
             _limits_in(given),
             given.pop("steal", False),
             _logged(given.pop("watch", _watch_nothing)),
             given.pop("heard", _hear_nothing),
-            given.pop("decision", None),
-            given.pop("by", ""),
+            decided,
             given.pop("sub_model", None),
         )
         found = _id_of(run)
         return self._engine.resume(found, request, self._engine.place_of_run(found), caller)
+
+    def _decided(
+        self,
+        run: Run[Any] | str,
+        decision: PersonDecision,
+        *,
+        by: str,
+        because: str = "",
+        all: bool = False,
+    ) -> tuple[str, Decided] | None:
+        """Return the run to resume, and the decision that is bound to what waits in it.
+
+        Return None if the process of the run waits for the decision: it has it then.
+        """
+        from tallystick.live.decide import bind, pending, submit
+        from tallystick.live.stop import person_here
+        from tallystick.runtime.runs.decided import Decided
+
+        self._engine.check_open()
+        found = pending(self.ledger, _id_of(run))
+        word = Decided(decision=decision, by=by or person_here(), because=because, all=all)
+        bound = bind(found, word)
+        if found.inside:
+            submit(self.ledger, found, bound)
+            return None
+        return found.run, bound
+
+    def _continued(
+        self, run: Run[Any] | str, bound: tuple[str, Decided], options: Mapping[str, object]
+    ) -> Run[Any]:
+        outermost, decided = bound
+        work = self._resumed(outermost, {**options, "decision": decided}, None)
+        return _typed_as(run, self._engine.loop.do(work))
+
+    async def _acontinued(
+        self, run: Run[Any] | str, bound: tuple[str, Decided], options: Mapping[str, object]
+    ) -> Run[Any]:
+        outermost, decided = bound
+        caller = asyncio.get_running_loop()
+        work = self._resumed(outermost, {**options, "decision": decided}, caller)
+        return _typed_as(run, await asyncio.wrap_future(self._engine.loop.submit(work)))
 
     def _forked(self, run: Run[Any] | str, turn: int, options: Mapping[str, object]) -> Any:  # noqa: ANN401
         from tallystick.runtime.run.fork import ForkRequest
@@ -663,7 +781,10 @@ def _instructions_of(given: object) -> str | None:
 
 
 def _skills_of(given: object) -> Skills | None:
-    """Return skills, or those in the directories that were given."""
+    """Return skills, or those in the directories that were given; None for None.
+
+    Raise `UsageError` for anything else, and what `Skills.of` raises.
+    """
     if given is None:
         return None
     from tallystick.skills.skills import Skills

@@ -81,6 +81,9 @@ class Chat:
         return ended
 
     def _with(self, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 (options of a run)
-        """Return the options of a run in the session, which is reopened if its time was over."""
+        """Return the options of a run in the session, which is reopened if its time was over.
+
+        `options` replace those of the conversation. Raise what `Sessions.resume` raises.
+        """
         self._agent.sessions.resume(self.session)
         return {**self._options, **options, "session": self.session}

@@ -19,7 +19,7 @@ from tallystick.agent.loop import LoopThread
 from tallystick.agent.models import AgentModels
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
-from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.errors import InvalidLimit, LedgerError, UsageError
 from tallystick.core.history import History
 from tallystick.runtime.programs.backends import Backends
 from tallystick.sandbox.port import AUTO
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
-    from tallystick.runtime.calls.functions import RunFunction
+    from tallystick.runtime.calls.functions import Ask, RunFunction
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.run.assembly import RunContext, RunRequest
     from tallystick.runtime.run.fork import ForkRequest
@@ -90,6 +90,7 @@ class Engine:
         memory: Memory | str | None = None,
         vocabulary: VocabularyAsked | None = None,
         instructions: str | None = None,
+        ask: Ask | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
@@ -107,6 +108,8 @@ class Engine:
         self._memory_name = memory if isinstance(memory, str) else None
         self._vocabulary = vocabulary
         self._instructions = instructions
+        self._ask = ask
+        self._say = say
         self.scopes = ClientScopes(
             budget=budget, total=total or _NO_LIMIT, pricing=pricing or PRICING
         )
@@ -156,8 +159,11 @@ class Engine:
         """The sessions of the ledger.
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
+        What they may keep on the disk is set by the configuration.
         """
-        return self.stores.sessions
+        sessions = self.stores.sessions
+        sessions.bytes_max = self.settings.settings.session_bytes
+        return sessions
 
     @property
     def stores(self) -> Stores:
@@ -206,6 +212,7 @@ class Engine:
         timezone: str | None = None,
         instructions: str | None = None,
         temperature: float | None = None,
+        recursion_depth: int | None = None,
         **asked: Any,  # noqa: ANN401 (fields of the request, given by `run` and `arun`)
     ) -> RunRequest:
         """Return the request for a run. Settings that it lacks come from the configuration.
@@ -225,6 +232,7 @@ class Engine:
             strategy=strategy,
             schema=schema_text(schema),
             temperature=temperature,
+            recursion_depth=_checked_depth(recursion_depth),
             instructions="\n".join(filter(None, (self._instructions, instructions))) or None,
             **asked,
         )
@@ -274,7 +282,7 @@ class Engine:
         return None if place is None else place.here(run)
 
     def model_of(self, name: str | None) -> Model:
-        """Return a model by its name; the agent's own for None."""
+        """Return a model by its name; the agent's own for None. Raise as `AgentModels.of` does."""
         return self.models.of(name)
 
     def check_open(self) -> None:
@@ -304,7 +312,9 @@ class Engine:
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import enter_session
 
-                lease = stack.enter_context(enter_session(self.sessions, request.session, run))
+                lease = stack.enter_context(
+                    enter_session(self.sessions, request.session, run, say=self._say)
+                )
                 around = lease if placed is None else Within(lease, around)
             if placed is not None:
                 return await placed.work(context, request, around)
@@ -367,7 +377,8 @@ class Engine:
     ) -> RunContext:
         """Return the context for a new run (`request`), or for a recorded one (`run`).
 
-        Raise what `_configure_scopes`, `_start_of` and `AgentModels.sub_model_of` raise.
+        Raise `UsageError` as `AgentModels.sub_model_of` does, and `ResumeRefused` if a body of the
+        recorded run was removed. A memory that was named is opened: raise what that raises.
         """
         from tallystick.runtime.run.assembly import RunContext
 
@@ -387,6 +398,7 @@ class Engine:
             run_attachments=self._run_attachments,
             lookup=self._lookup,
             leases=_Leases(self),
+            ask=self._ask,
         )
 
     def _capabilities_of(
@@ -426,7 +438,10 @@ class Engine:
         return [*made, *self.capabilities]
 
     def _memory_of(self) -> Memory | None:
-        """Return the memory of the runs. One that was named is opened on first use."""
+        """Return the memory of the runs, None if there is none.
+
+        One that was named is opened on first use. Raise what `Memory.open` raises.
+        """
         with self._guard:
             if self._memory_name is not None and self._opened_memory is None:
                 from tallystick.upkeep.memory import Memory
@@ -475,7 +490,10 @@ def _keeps_attachments(ledger: Ledger | str | os.PathLike[str] | None) -> bool:
 
 
 def _bridge_folder() -> BridgeFolder:
-    """Return the folder for the sockets on which native programs ask models of this process."""
+    """Return a new folder for sockets on which native programs ask models of this process.
+
+    Its directory is made on first use.
+    """
     from tallystick.bridge.sockets import BridgeFolder
 
     return BridgeFolder()
@@ -509,6 +527,20 @@ class _Leases:
         from tallystick.sessions.surroundings import SessionLeases
 
         return SessionLeases(lambda: self._client.sessions).finish(run, records)
+
+
+def _checked_depth(asked: int | None) -> int:
+    """Return the number of runs above a new one: as asked, or those above this place.
+
+    Raise `InvalidLimit` for what is no whole number from 0 up.
+    """
+    if asked is None:
+        from tallystick.runtime.calls.functions import depth_here
+
+        return depth_here()
+    if type(asked) is not int or asked < 0:
+        raise InvalidLimit(field="recursion_depth", given=asked, why="a whole number from 0 up")
+    return asked
 
 
 def _has_no_session(records: Sequence[Record]) -> bool:

@@ -166,7 +166,7 @@ class AgentModels:
         """Return the model that a recorded run names, or the agent's own if it is unknown here.
 
         If the agent was not given a model of its own, the named one is opened. The caller compares
-        the name of what is returned.
+        the name of what is returned. Raise what `of` raises.
         """
         if sub is not None and name is not None and (own := sub()).name == name:
             return own
@@ -177,7 +177,10 @@ class AgentModels:
         return next((each for each in (own, *self._known()) if each.name == name), own)
 
     def owned(self) -> list[Model]:
-        """Return the models that were opened here, and forget them: the caller closes them."""
+        """Return the models that were opened here or given as owned, and forget them.
+
+        The caller closes them.
+        """
         with self._guard:
             self._by_name.clear()
             owned, self._owned = self._owned, []

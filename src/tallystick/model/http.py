@@ -543,7 +543,7 @@ class Network:
         timeout: float | None = None,  # noqa: ASYNC109
         local_address: str | None = None,
         socket_options: object = None,
-    ) -> Connection:
+    ) -> httpcore.AsyncNetworkStream:
         """Connect. Raise `httpcore.ConnectTimeout` or `httpcore.ConnectError` if it fails.
 
         `local_address` and `socket_options` are part of httpcore's interface, and ignored.
@@ -562,7 +562,7 @@ class Network:
             raise httpcore.ConnectTimeout from None
         except OSError as error:
             raise httpcore.ConnectError from _merge_refusals(error)
-        return connection
+        return cast("httpcore.AsyncNetworkStream", connection)
 
 
 def _merge_refusals(error: OSError) -> OSError:

@@ -303,7 +303,7 @@ class StepPlace:
         return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)
 
     def here(self, run: str) -> RunSteps:
-        """Keep the steps around a run that is resumed or forked here open.
+        """Keep the steps around a run that is resumed or forked here open, inside the result.
 
         Raise `StepsDiverged` in a replay.
         """

@@ -15,8 +15,6 @@ These names are the contract of this module; what else is in the package is inte
 - `runs_in_doubt` lists each `DoubtfulRun`, and `close_calls` settles its calls: `ClosedCalls`
 - `export_run_with_attachments`, `import_run_with_attachments` and `remove_run_with_attachments`
   move and delete whole runs; `Transferred` is the result
-- `export_trajectory` writes events for other tools (`Exported`), and `import_rlms_log` reads a log
-  of another system: an `ImportedLog`
 - `read_total` and `change_total` are about the limit in dollars of a ledger's file: `Total`
 - `Pruner` deletes the content of old runs: each is `Pruned`, or `Kept` with a reason
 - `forget_notes` erases notes also from recorded runs, chosen by a `Which`; `Erased` is the result
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from tallystick.core.views.difference import RunDifference, difference_of
     from tallystick.core.views.outline import Outline, outline_of
     from tallystick.core.views.receipt import StepLine, step_lines
-    from tallystick.interop.rlms import ImportedLog, import_rlms_log
-    from tallystick.interop.trajectory import Exported, export_trajectory
     from tallystick.runtime.runs.history import records_of, resolve_run
     from tallystick.runtime.runs.in_doubt import (
         ClosedCalls,
@@ -69,10 +65,8 @@ __all__ = [
     "ClosedCalls",
     "DoubtfulRun",
     "Erased",
-    "Exported",
     "HeadFile",
     "HeadReport",
-    "ImportedLog",
     "Kept",
     "Node",
     "Outline",
@@ -90,10 +84,8 @@ __all__ = [
     "close_calls",
     "difference_of",
     "export_run_with_attachments",
-    "export_trajectory",
     "forget_notes",
     "head_of",
-    "import_rlms_log",
     "import_run_with_attachments",
     "open_stores",
     "outline_of",
@@ -121,8 +113,6 @@ if not TYPE_CHECKING:
             "tallystick.core.views.difference": "RunDifference difference_of",
             "tallystick.core.views.outline": "Outline outline_of",
             "tallystick.core.views.receipt": "StepLine step_lines",
-            "tallystick.interop.rlms": "ImportedLog import_rlms_log",
-            "tallystick.interop.trajectory": "Exported export_trajectory",
             "tallystick.runtime.runs.history": "records_of resolve_run",
             "tallystick.runtime.runs.in_doubt": "ClosedCalls DoubtfulRun close_calls runs_in_doubt",
             "tallystick.runtime.runs.tree": "Node tree_of",

@@ -250,10 +250,6 @@ found = llm_query_batched([f"About a delay? {{p}}" for p in pieces[:40]], schema
 print([p[:80] for p, yes in zip(pieces, found) if yes is True])
 ```"""
 _PIECE_CHARS = 8_000
-# Only for tasks that want items judged, in runs that are not recursive.
-_ASK_OF_ITEMS = """\
-Code cannot judge what a text says, a model can: llm_query_batched([f"Yes or no: ...? {{{item}}}" \
-for {loop}], schema=bool) gives a list of True and False."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +309,6 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         said += [each for each in (started.session.has, started.session.told) if each]
     said += _time(started)
     said.append(f"The task: {started.goal}")
-    said += _asking(started)
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_schema_excerpt(started.schema)}")
     if started.skills is not None and started.skills.begin:
@@ -461,19 +456,6 @@ def passages_shown(started: RunStarted) -> str:
     """Return the passages of the data that a run was shown for its task; "" if there are none."""
     found = [each.near for each in started.contexts if each.near is not msgspec.UNSET]
     return "\n\n".join(found)
-
-
-def _asking(started: RunStarted) -> list[str]:
-    """Return a line that says how a program asks a model about each item, if that is the task.
-
-    Empty for a run that is recursive, which has more than a line, or whose programs cannot ask.
-    """
-    found = [each.items for each in started.contexts if each.items is not msgspec.UNSET]
-    known = any(name == "llm_query_batched" for name, _ in started.functions)
-    if not found or not known or started.strategy == "recursive":
-        return []
-    item, loop = found[0]
-    return [_ASK_OF_ITEMS.format(item=item, loop=loop)]
 
 
 def _time(started: RunStarted) -> list[str]:

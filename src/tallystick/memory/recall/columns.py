@@ -209,6 +209,7 @@ def hidden_flags(filters: Filters) -> int:
     )
 
 
+_FIELDS_MAX = 10_000
 # Beside the flags of the state: the note at this place was erased, or added again at another place.
 DEAD = 1
 _TYPES = {kind.value: at for at, kind in enumerate(MemoryType)}
@@ -280,6 +281,8 @@ class NoteColumns:
         # skipped.
         self._seq_newest, self._valid_from_latest = 0, 0
         self._valid_to_first = self._expires_first = OPEN
+        # The fields of notes by place, as they are now.
+        self._fields_known: dict[int, tuple[str, NoteFields]] = {}
         # Ascending: the number of a note, or of the one before it if it was added again.
         self._keyed = Column(np.int64)
         self._again: dict[int, int] = {}
@@ -388,6 +391,7 @@ class NoteColumns:
         """Replace the present state of the note at `place`. The former one is not kept here."""
         for column, values in self._state_columns([state]):
             column.values[place] = values[0]
+        self._fields_known.pop(place, None)
         self._widen_bounds([state])
 
     def add_replaced_states(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
@@ -476,6 +480,18 @@ class NoteColumns:
 
         Text and relations are left out.
         """
+        if seq < self._seq_newest:
+            return self._fields_at(places, seq=seq)
+        # Small memories have all of their notes ranked at each recall.
+        known = self._fields_known
+        missing = [place for place in places if place not in known]
+        if len(missing) + len(known) > _FIELDS_MAX:
+            known.clear()
+            missing = list(places)
+        known.update(zip(missing, self._fields_at(missing, seq=seq), strict=True))
+        return [known[place] for place in places]
+
+    def _fields_at(self, places: Sequence[int], *, seq: int) -> list[tuple[str, NoteFields]]:
         import numpy as np
 
         at = np.asarray(places, dtype=np.int64)

@@ -43,8 +43,8 @@ _NOTES = (
     f"JOIN state ON state.number = note.number AND state.seq_to = {OPEN} "
     "JOIN told ON told.number = note.number "
 )
-# Positions of a block for one part of its terms.
-_POSITIONS_OF_PART = 512
+# Positions of a block for one part of its terms: a part has some ten kilobytes.
+_POSITIONS_OF_PART = 128
 CODES = "codes"
 
 
@@ -81,7 +81,7 @@ def _term_parts(span: Span) -> int:
 
 
 def latest_model(db: sqlite3.Connection) -> tuple[int, int] | None:
-    """Return the position at which the present model was chosen, and its dimensions."""
+    """Return the position at which the present model was chosen, and its dimensions, or None."""
     row = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
     return None if row is None else (row[0], row[1])
 
@@ -144,7 +144,8 @@ class Contents:
     def add_block_codes(self, data: bytes | None, *, first: int) -> bool:
         """Add the codes of a block, whose first note is at the place `first`.
 
-        Return False, and add none, if `data` is None or of another model.
+        Return False, and add none, if `data` is None or of another model. Without a model here,
+        there is nothing to add, and the result is True.
         """
         import numpy as np
 

@@ -84,11 +84,14 @@ class Masked:
 
         Only notes with one of the `rare_terms` are returned. The statistics are of the mask.
         """
-        mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
-            asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
+            asked, count=count, mask=self._counted_mask, bm25=bm25, first=self._columns.first
         )
         return self._numbers_at(places), statistics
+
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        """Return the statistics of the notes under the mask."""
+        return self._postings.statistics(asked, self._counted_mask)
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
         """Return the notes of the `count` nearest codes, each once, so there may be fewer.
@@ -144,6 +147,11 @@ class Masked:
             for number in numbers
             if (place := self._columns.find_place(number)) is not None and self._mask[place]
         ]
+
+    @property
+    def _counted_mask(self) -> NDArray[np.bool_] | None:
+        """The mask, or None if it has every note: then the terms need no selection."""
+        return None if self._notes == len(self._mask) else self._mask
 
     def _numbers_at(self, places: Sequence[int]) -> list[int]:
         numbers: list[int] = self._columns.number.values[places].tolist()

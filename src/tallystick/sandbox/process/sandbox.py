@@ -240,11 +240,6 @@ class ProcessSandbox:
             found["PYTHONPATH"] = ":".join(str(path) for path in self.settings.packages)
         return found
 
-    @property
-    def launcher_pid(self) -> int | None:
-        """The process id of the launcher, None if it does not run."""
-        return self._launcher.pid
-
     async def layers(self) -> Mapping[str, str | None]:
         """Return each layer of isolation with None, or with the reason why this host lacks it.
 

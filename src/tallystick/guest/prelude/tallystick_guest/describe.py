@@ -236,7 +236,7 @@ _ATOMS |= {int: _int, decimal.Decimal: _decimal}
 # the program runs, and what it would have computed is not computed again.
 
 
-_LINE_CHARS_MAX, _VALUES_ON_LINE_MAX = 160, 4
+_PARSED_CHARS_MAX, _LINE_CHARS_MAX, _VALUES_ON_LINE_MAX = 400, 160, 4
 _VALUE_CHARS_MAX, _LEVELS_ON_LINE = 80, 2
 _CONTAINERS = (dict, list, tuple, str)
 _COUNTED = (dict, list, tuple, set)
@@ -252,9 +252,12 @@ def describe_line(
     """Return a line that failed and under it its values with their types; "" without any.
 
     `part` is the expression of the line that failed, if it is known, else "". Functions, classes
-    and modules are no values.
+    and modules are no values. A line of over 400 characters gives none.
     """
     line = line.strip()
+    if _len(line) > _PARSED_CHARS_MAX:
+        # The parser overflows the stack of the interpreter on a line that is nested too deeply.
+        return ""
     found: dict[str, str] = {}
     for each in (part, line):
         tree = _tree_of(each)
