@@ -207,7 +207,7 @@ class Agent:
 
         `answer` is the type of `Run.value`: a class such as a dataclass or a pydantic model, a list
         or union of them, or a JSON Schema. An answer that does not fit is asked for again. Without
-        it, the answer is text. The options are those of `RunOptions`.
+        it, the answer is text. The options are those of `RunOptions`; another raises `TypeError`.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
         `UsageError` if the request is wrong, before anything is written, and errors of the ledger
@@ -378,7 +378,8 @@ class Agent:
 
         Its programs run again on their recorded answers, so nothing is paid or done twice. After
         the last record, the run is live. Limits are for the whole run, with what it has spent. A
-        run that has its answer is returned as it is. The options are those of `ResumeOptions`.
+        run that has its answer is returned as it is. The options are those of `ResumeOptions`; for
+        another, raise `TypeError`.
 
         Raise `RunInDoubt` if the outcome of a call is unknown, and `in_doubt` is "halt". With
         "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
@@ -798,7 +799,10 @@ def _skills_of(given: object) -> Skills | None:
 
 
 def _close_left(engine: Engine, process: int) -> None:
-    """Close an engine whose agent is gone, or was left open at the end of Python."""
+    """Close an engine whose agent is gone, or was left open at the end of Python.
+
+    Nothing is done in a process that was forked from that of the agent, `process`.
+    """
     # After a fork, the threads and the connections belong to the other process.
     if os.getpid() != process:
         return

@@ -140,30 +140,3 @@ class LedgerWriter:
         error = future.exception()
         if error is not None and self._broken is None:
             self._broken = error
-<<<<<<< HEAD
-
-
-def _after_telling(
-    written: Future[None], committed: Callable[[Record], None], records: Sequence[Record]
-) -> Future[None]:
-    """Return a future that is done once the records are committed and `committed` has them.
-
-    It has the error of the write if that fails. Then `committed` is not called.
-    """
-    told: Future[None] = Future()
-    # A caller that is cancelled while it waits would otherwise cancel this future for all.
-    told.set_running_or_notify_cancel()
-
-    def tell(done: Future[None]) -> None:
-        error = done.exception()
-        if error is not None:
-            told.set_exception(error)
-            return
-        for record in records:
-            committed(record)
-        told.set_result(None)
-
-    written.add_done_callback(tell)
-    return told
-=======
->>>>>>> follow
