@@ -15,12 +15,16 @@ import sys
 import time
 from collections.abc import Iterable
 
+import msgspec
 from bench.measure import ECHO, Bench, Row, World
 
 from tallystick.client import Session
+from tallystick.core.chain import Sealed
 from tallystick.core.charge import RunLimits
+from tallystick.core.records import CallHost, Record, decode_record, encode_record
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
+from tallystick.runtime.calls.functions import host_function
 
 __all__ = ["BENCHES"]
 
@@ -79,6 +83,42 @@ def turn(world: World) -> Iterable[Row]:
     )
 
 
+@host_function()
+def pay(invoice: str, amount: float) -> str:
+    """Pay an invoice."""
+    return invoice
+
+
+def requested(world: World) -> Iterable[Row]:
+    """Count what the recorded requests of effects add to the entries of a run."""
+    program = "for n in range(10):\n    pay(f'INV-{n:03}', amount=12.5)\nFINAL('paid')"
+    model = ScriptedModel([ScriptedReply(text=f"```repl\n{program}\n```")])
+    with (
+        SqliteLedger(world.directory / "requests.db") as ledger,
+        Session(
+            config=None, model=model, ledger=ledger, sandbox=world.sandbox, functions=[pay]
+        ) as session,
+    ):
+        run = session.run("pay them").run
+        entries = list(ledger.read(run))
+    calls = [each for entry in entries if isinstance(each := decoded(entry), CallHost)]
+    whole = [len(encode_record(each)) for each in calls]
+    bare = [
+        len(encode_record(msgspec.structs.replace(each, request=msgspec.UNSET))) for each in calls
+    ]
+    yield Row(
+        bench="turn",
+        name="stored for the request of an effect with two short arguments",
+        unit="bytes",
+        samples=[one - other for one, other in zip(whole, bare, strict=True)],
+        against=f"its record without the request: {bare[0]:,} bytes",
+    )
+
+
+def decoded(entry: Sealed) -> Record | None:
+    return None if entry.body is None else decode_record(entry.body)
+
+
 def imported(world: World) -> Iterable[Row]:
     def seconds(module: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -99,4 +139,4 @@ def imported(world: World) -> Iterable[Row]:
         )
 
 
-BENCHES: dict[str, Bench] = {"turn": turn, "import": imported}
+BENCHES: dict[str, Bench] = {"turn": turn, "request": requested, "import": imported}

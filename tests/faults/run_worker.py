@@ -44,7 +44,7 @@ from tallystick.runtime.calls.functions import RunFunction, effect_key, host_fun
 from tallystick.runtime.programs import execution
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
-from tallystick.steps.step import step
+from tallystick.steps.decorator import step
 from tallystick.testing.models import PRICING
 
 CHILD_SECONDS_MAX = 120
@@ -169,7 +169,7 @@ def effect(url: str, *, asked: bool) -> RunFunction:
 class PaidModel(HttpModel):
     """A model that says what it is about to send."""
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         tell(f"sends {request.key}")
         return await super().ask(request, heard=heard)
 

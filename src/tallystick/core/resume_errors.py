@@ -1,9 +1,11 @@
 """Define the errors of a run that is not resumed, in the families of `tallystick.core.errors`.
 
 TallystickError
+├── NeedsPerson           a call needs a person's word; the run ends as waiting
 ├── LeftInDoubt           shown to a program for an effect that is not repeated
 └── RunInDoubt            calls of the run were begun, and their outcome is unknown
 UsageError
+├── FunctionsMissing      a run whose functions are not here
 └── ResumeRefused         a run that cannot be resumed
 ReplayDiverged
 └── ResumeDiverged        run again on its record, the run did something else
@@ -13,7 +15,11 @@ from __future__ import annotations
 
 from tallystick.core.charge import shown_usd
 from tallystick.core.errors import Facts, ReplayDiverged, TallystickError, UsageError
+from tallystick.core.views.call_text import open_call_text
 from tallystick.core.views.open_calls import OpenIntent
+
+# How much of a call in doubt an error shows.
+_CALL_CHARS_MAX = 200
 
 
 class RunInDoubt(Facts, TallystickError):
@@ -37,6 +43,12 @@ class RunInDoubt(Facts, TallystickError):
         )
 
 
+class NeedsPerson(TallystickError):
+    """A call of a program needs a person's word. The run ends as waiting, until it is resumed."""
+
+    code = "waiting"
+
+
 class ResumeRefused(Facts, UsageError):
     """A run that cannot be resumed, and the reason."""
 
@@ -45,6 +57,12 @@ class ResumeRefused(Facts, UsageError):
 
     run: str
     why: str
+
+
+class FunctionsMissing(UsageError):
+    """Programs of a recorded run may call functions that are not here."""
+
+    code = "usage.functions"
 
 
 class ResumeDiverged(ReplayDiverged):
@@ -74,7 +92,7 @@ def _call_text(each: OpenIntent) -> str:
     if each.run:
         place = f"run {each.run}, {place}"
     if each.kind == "effect":
-        return f"{each.what} ({place})"
+        return f"{open_call_text(each)[:_CALL_CHARS_MAX]} ({place})"
     cost = f", at most {shown_usd(each.usd)}" if each.usd is not None else ""
     many = f", {len(each.items)} calls" if len(each.items) > 1 else ""
     return f"{each.what} ({place}{many}{cost})"

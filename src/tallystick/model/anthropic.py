@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,14 +10,15 @@ import msgspec
 from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
+    ReplyText,
     SseEvent,
     WireRequest,
     base64_of,
     check_messages,
     decode_reply,
-    replace_surrogates,
     short_name,
     usage_of,
+    with_fields,
 )
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelReply, ModelRequest
@@ -24,6 +26,7 @@ from tallystick.model.port import ModelReply, ModelRequest
 # Not the newest version. Every server of this format knows it, and it still accepts a temperature
 # for models that do. Apart from that, the requests made here are valid in version 2026-10-21 too.
 _VERSION = "2023-06-01"
+_KEPT = {"cache_control": {"type": "ephemeral"}}
 # The format does not allow an empty text.
 _NOTHING = "(nothing)"
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
@@ -47,15 +50,28 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     system = "\n\n".join(each.text for each in messages if each.role == "system" and each.text)
     if system:
         body["system"] = system
+    if endpoint.cache:
+        _mark_for_cache(body)
     if request.temperature is not None:
         body["temperature"] = request.temperature
     if endpoint.stream:
         body["stream"] = True
     return WireRequest(
-        path="/messages" if endpoint.base_url.endswith("/v1") else "/v1/messages",
+        path=_path("messages", endpoint),
         headers={"anthropic-version": _VERSION},
-        body=msgspec.json.encode(body),
+        body=with_fields(body, endpoint.body),
     )
+
+
+def _mark_for_cache(body: dict[str, Any]) -> None:
+    """Mark the ends of the two parts that the next request repeats: the system, and all turns.
+
+    A part that is too short to be kept is sent as usual, and costs the same.
+    """
+    if "system" in body:
+        body["system"] = [{"type": "text", "text": body["system"], **_KEPT}]
+    if body["messages"]:
+        body["messages"][-1]["content"][-1].update(_KEPT)
 
 
 def authorization(key: Secret) -> tuple[str, str]:
@@ -63,8 +79,20 @@ def authorization(key: Secret) -> tuple[str, str]:
     return "x-api-key", key.reveal()
 
 
+def listing(endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the list of models, and the headers of a request for it."""
+    return _path("models?limit=1000", endpoint), {"anthropic-version": _VERSION}
+
+
+def _path(name: str, endpoint: Endpoint) -> str:
+    return f"/{name}" if endpoint.base_url.endswith("/v1") else f"/v1/{name}"
+
+
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
-    """Return messages as turns: consecutive ones of one role become one with several blocks."""
+    """Return messages as turns: consecutive ones of one role become one with several blocks.
+
+    System messages are left out: they have a field of their own.
+    """
     turns: list[tuple[str, list[dict[str, object]]]] = []
     for message in messages:
         if message.role == "system":
@@ -144,14 +172,13 @@ class _Reader:
 
     def __init__(self, request: ModelRequest) -> None:
         self._request = request
-        self._texts: list[str] = []
+        self.text = ReplyText()
         self._finish: str | None = None
         self._usage: dict[str, Any] = {}
         # True if the count of output tokens covers the whole reply.
         self._counted = False
         self._model: object = None
         self._begun = False
-        self.chars = 0
         self.done = False
 
     def feed(self, event: SseEvent) -> None:
@@ -163,7 +190,7 @@ class _Reader:
             case "content_block_delta" if found.delta is not None:
                 # Other deltas are thinking and tool calls, which are no part of the reply.
                 if found.delta.type == "text_delta":
-                    self._add_text(found.delta.text)
+                    self.text.add(found.delta.text)
             case "content_block_start" if found.content_block is not None:
                 self._take_block(found.content_block)
             case "message_start" if found.message is not None:
@@ -193,14 +220,7 @@ class _Reader:
 
     def _take_block(self, block: _Block) -> None:
         if block.type == "text":
-            self._add_text(block.text)
-
-    def _add_text(self, text: str | None) -> None:
-        if text:
-            self._texts.append(text)
-            self.chars += len(text)
-            if self.chars > failures.TEXT_CHARS_MAX:
-                raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+            self.text.add(block.text)
 
     def _keep_usage(self, usage: object, *, final: bool) -> None:
         """Keep counts. Later ones cover everything so far, and replace earlier ones.
@@ -226,7 +246,7 @@ class _Reader:
             raise failures.broken_connection("the stream ended without its end marker")
         if not self._begun:
             raise failures.malformed_reply("no message")
-        text = replace_surrogates("".join(self._texts))
+        text = self.text.whole()
         finish = short_name(self._finish)
         usage = usage_of(
             self._usage,
@@ -248,7 +268,10 @@ class _Reader:
 
 
 def _input_of(usage: dict[str, Any]) -> int | None:
-    """Return the input tokens that a report counts; None if one of its counts is not valid."""
+    """Return the input tokens that a report counts; None if one of its counts is not valid.
+
+    A count that is missing is 0.
+    """
     total = 0
     for name in _TOKENS_IN:
         count = usage.get(name, 0)

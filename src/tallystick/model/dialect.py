@@ -9,10 +9,12 @@ import base64
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from tallystick.core.charge import ModelUsage
+from tallystick.core.json_text import read_json
 from tallystick.core.machine.prompt import Image, Message
 from tallystick.model import failures
 from tallystick.model.endpoint import Endpoint, Secret
@@ -122,12 +124,40 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+class ReplyText:
+    """The text of a reply, as its pieces come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._chars = 0
+        self._taken = 0
+
+    def add(self, piece: str | None) -> bool:
+        """Add a piece. Return False if it is empty; raise `ModelError` if the text is too long."""
+        if not piece:
+            return False
+        self._pieces.append(piece)
+        self._chars += len(piece)
+        if self._chars > failures.TEXT_CHARS_MAX:
+            raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+        return True
+
+    def take_new(self) -> str:
+        """Return the pieces that came since the last call, joined."""
+        new, self._taken = self._pieces[self._taken :], len(self._pieces)
+        return replace_surrogates("".join(new))
+
+    def whole(self) -> str:
+        """Return all of it, as it can be encoded."""
+        return replace_surrogates("".join(self._pieces))
+
+
 class Reader(Protocol):
     """Reads the events of a streamed reply one by one."""
 
     @property
-    def chars(self) -> int:
-        """The number of characters of text received so far."""
+    def text(self) -> ReplyText:
+        """The text received so far."""
         ...
 
     @property
@@ -163,6 +193,10 @@ class WireFormat(Protocol):
 
     def authorization(self, key: Secret) -> tuple[str, str]:
         """Return the name and value of the header with the key."""
+        ...
+
+    def listing(self, endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+        """Return the path of the list of models, and the headers of a request for it."""
         ...
 
     def reader(self, request: ModelRequest) -> Reader:
@@ -282,3 +316,56 @@ def _storable_report(raw: object) -> dict[str, Any]:
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return {}
     return raw if whole else {}
+
+
+# Lists of models, which both dialects write alike.
+
+
+class _ListedModel(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ListedModel]
+
+
+_decode_list = msgspec.json.Decoder(_ModelList).decode
+
+
+def read_model_names(data: bytes) -> tuple[str, ...]:
+    """Return the names in a list of models, in its order and each once.
+
+    Names that are empty, not printable or longer than 200 characters are left out: no model can be
+    asked by them. Raise `ModelError` if it is no such list.
+    """
+    try:
+        listed = _decode_list(data).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise failures.malformed_reply("something that is no list of models") from None
+    names = dict.fromkeys(each.id for each in listed)
+    return tuple(
+        name for name in names if name and len(name) <= _NAME_CHARS_MAX and name.isprintable()
+    )
+
+
+# What the settings of a provider add to each request, as JSON text.
+
+
+def table_of(text: str) -> dict[str, object]:
+    """Return the table of a setting that is JSON text."""
+    found = read_json(text) if text else {}
+    assert isinstance(found, dict)
+    return found
+
+
+def with_fields(body: Mapping[str, object], extra: str) -> bytes:
+    """Return a body as JSON, with the fields of a provider. The request's own come first."""
+    return msgspec.json.encode({**table_of(extra), **body} if extra else body)
+
+
+def with_query(path: str, extra: str) -> str:
+    """Return a path with the query of a provider at its end."""
+    if not extra:
+        return path
+    made = urlencode({name: str(value) for name, value in table_of(extra).items()}, quote_via=quote)
+    return f"{path}{'&' if '?' in path else '?'}{made}"

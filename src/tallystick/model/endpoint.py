@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NoReturn, get_args
 from urllib.parse import SplitResult, quote, quote_plus, urlsplit
+from weakref import WeakValueDictionary
 
 from tallystick.core.errors import UsageError
 
@@ -36,7 +37,7 @@ class Secret:
     Raise `UsageError` if it is empty or has characters that cannot be sent in a header.
     """
 
-    __slots__ = ("_value",)
+    __slots__ = ("__weakref__", "_value")
 
     def __init__(self, value: str) -> None:
         if not value:
@@ -47,6 +48,7 @@ class Secret:
                 "sent; set it to the key alone"
             )
         self._value = value
+        _known[id(self)] = self
 
     def reveal(self) -> str:
         """Return the key itself."""
@@ -71,6 +73,23 @@ class Secret:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a key is not stored")
+
+
+# Every key of this process that is in use, by the identity of its object: equal ones may end at
+# different times.
+_known: WeakValueDictionary[int, Secret] = WeakValueDictionary()
+
+
+def without_known_keys(text: str) -> str:
+    """Return a text in which "[key]" replaces every key that this process has in use.
+
+    Each is replaced as a whole, in any of its spellings. A key under 8 characters stays.
+    """
+    for secret in tuple(_known.values()):
+        for spelling in _spellings(secret) if len(secret.reveal()) >= _PART_CHARS else ():
+            if spelling in text:
+                text = text.replace(spelling, REDACTED)
+    return text
 
 
 def scrub(text: str, secret: Secret | None) -> str:
@@ -100,6 +119,38 @@ def without_key(text: str, secret: Secret | None) -> str:
         if spelling in text:
             text = text.replace(spelling, REDACTED)
     return text
+
+
+class KeyFilter:
+    """Takes the key out of a text that comes in pieces, as `without_key` does out of a whole one.
+
+    What may be the beginning of a key is held back until more has come.
+    """
+
+    def __init__(self, secret: Secret | None) -> None:
+        hides = secret is not None and len(secret.reveal()) >= _REPLY_KEY_CHARS_MIN
+        self._secret = secret if hides else None
+        self._held = ""
+
+    def passed(self, piece: str) -> str:
+        """Take a piece, and return what can be shown now; it may be empty."""
+        if self._secret is None or not piece:
+            return piece
+        text = without_key(self._held + piece, self._secret)
+        back = max(_begun_at_end(text, each) for each in _spellings(self._secret))
+        self._held = text[len(text) - back :]
+        return text[: len(text) - back]
+
+    def rest(self) -> str:
+        """Return what is still held back: nothing follows it."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun_at_end(text: str, spelling: str) -> int:
+    """Return the length of the longest end of a text with which the spelling of a key begins."""
+    longest = min(len(text), len(spelling) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(spelling[:n])), 0)
 
 
 def _without_parts(text: str, parts: frozenset[str]) -> str:
@@ -171,6 +222,12 @@ class Endpoint:
     concurrency: int = 8
     stream: bool = True
     allow_plain_http: bool = False
+    # Ask the provider to keep the beginning of prompts, which is cheaper to read again.
+    cache: bool = False
+    # Added to each request: headers, of which some are keys, and two tables as JSON text.
+    headers: tuple[tuple[str, str | Secret], ...] = ()
+    query: str = ""
+    body: str = ""
 
     def __post_init__(self) -> None:
         _check_name("provider", self.provider)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
+    ReplyText,
     SseEvent,
     WireRequest,
     base64_of,
     check_messages,
     decode_reply,
-    replace_surrogates,
     short_name,
     usage_of,
+    with_fields,
 )
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelReply, ModelRequest
@@ -33,7 +36,15 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     Raise `ModelError` for pictures outside of a user's message.
     """
     said = body(request, model=endpoint.model, cap=_cap_name(endpoint), stream=endpoint.stream)
-    return WireRequest(path="/chat/completions", headers={}, body=msgspec.json.encode(said))
+    if endpoint.cache and endpoint.host == "api.openai.com":
+        # Requests with one key go to the server that has the beginning of their prompt.
+        said["prompt_cache_key"] = digest(_first_text(request).encode("utf-8", "replace"))[:32]
+    return WireRequest(path="/chat/completions", headers={}, body=with_fields(said, endpoint.body))
+
+
+def _first_text(request: ModelRequest) -> str:
+    """Return the first message of a request, which a run does not change."""
+    return request.messages[0].text if request.messages else ""
 
 
 def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[str, object]:
@@ -57,6 +68,11 @@ def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[s
 def authorization(key: Secret) -> tuple[str, str]:
     """Return the name and value of the header with the key."""
     return "authorization", f"Bearer {key.reveal()}"
+
+
+def listing(endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the list of models, and the headers of a request for it."""
+    return "/models", {}
 
 
 def _cap_name(endpoint: Endpoint) -> str:
@@ -130,14 +146,13 @@ class _Reader:
 
     def __init__(self, request: ModelRequest) -> None:
         self._request = request
-        self._texts: list[str] = []
+        self.text = ReplyText()
         self._finish: str | None = None
         self._refusal = False
         self._usage: object = None
         self._counted = False
         self._model: object = None
         self._seen = False
-        self.chars = 0
         self.done = False
 
     def feed(self, event: SseEvent) -> None:
@@ -164,15 +179,8 @@ class _Reader:
         self._seen = True
         said = choice.delta or choice.message
         if said is not None:
-            text = _text(said.content)
-            if text:
+            if self.text.add(_text(said.content)):
                 self._counted = False
-                self._texts.append(text)
-                self.chars += len(text)
-                if self.chars > failures.TEXT_CHARS_MAX:
-                    raise failures.oversized_reply(
-                        f"more than {failures.TEXT_CHARS_MAX:,} characters"
-                    )
             self._refusal = self._refusal or bool(said.refusal)
         if isinstance(choice.finish_reason, str) and choice.finish_reason:
             self._counted = False
@@ -183,7 +191,7 @@ class _Reader:
             raise failures.broken_connection("the stream ended without its end marker")
         if not self._seen:
             raise failures.malformed_reply("no choices")
-        text = replace_surrogates("".join(self._texts))
+        text = self.text.whole()
         finish = short_name(self._finish)
         usage = usage_of(
             self._usage,

@@ -274,13 +274,16 @@ class _Namespace:
         self._answer.update(content=value, ready=True)
 
     def _final_var(self, name: object) -> None:
-        """Finish with the value of a variable, by its name."""
+        """Finish with the value of a variable, by its name. Raise `NameError` if there is none.
+
+        Any other value than a text is the answer itself.
+        """
         if isinstance(name, str) and name not in self._variables:
             raise NameError(f"FINAL_VAR: there is no variable {name!r}. {self._show_vars()}")
         self._final(self._variables[name] if isinstance(name, str) else name)
 
     def _show_vars(self) -> str:
-        """List the variables of this session."""
+        """Return one line with the variables of this session and their types."""
         taken = {*self._injected, *_ANSWER_NAMES}
         found = [
             f"{name}: {type(value).__name__}"
@@ -307,7 +310,7 @@ class _Namespace:
     # -- programs --------------------------------------------------------------------------------
 
     def _remember(self, name: str, source: str) -> str:
-        """Keep the source for tracebacks, under a name that no earlier program has."""
+        """Keep the source for tracebacks, under a name that no earlier program has. Return it."""
         unique, number = name, 1
         while unique in self._seen:
             number += 1
@@ -554,9 +557,10 @@ class _Execution:
     def answer(self, name: str, request: bytes) -> bytes:
         """Return the encoded reply to a host call, and record the call.
 
-        A request or a reply over its limit is answered with an error reply. Raise `_Stopped` if no
-        host call is left, or a limit or a cancel ends the program. Raise `_HostFailure` with what
-        the host raised, or with `ReplayDiverged` beyond the recorded fuel.
+        A request or a reply over its limit is answered with an error reply. After the last recorded
+        answer, the program continues live. Raise `_Stopped` if no host call is left, or a limit or
+        a cancel ends the program. Raise `_HostFailure` with what the host raised, or with
+        `ReplayDiverged` beyond the recorded fuel.
         """
         limits, index = self._context.limits, len(self.calls)
         if index >= limits.host_calls:
@@ -891,6 +895,7 @@ def _result_of(
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)
     stdout = output.stdout.text(kept)
+    # The files of both streams are in `outputs`, that of stdout first.
     if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
@@ -913,6 +918,7 @@ def _result_of(
         error=error,
         stop=stop,
         charge=ProgramCharge(
+            # At least 1: a session takes a program without fuel for one that changed nothing.
             fuel=min(max(execution.fuel, 1), context.limits.fuel),
             wall_ms=execution.wall_ms,
             host_calls=len(execution.calls),

@@ -85,7 +85,8 @@ class VocabularyCapability(CapabilityBase):
     def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the rules for the start of a new run; nothing if no check was asked for.
 
-        The thesaurus is kept, and committed with the run's first records.
+        The thesaurus is kept, and committed with the run's first records. Raise `AttachmentError`
+        if it cannot be kept.
         """
         if self._asked is None:
             return {}
@@ -102,6 +103,7 @@ class VocabularyCapability(CapabilityBase):
             retries_max=rules.retries_max,
             thesaurus=ref,
             reading=READING,
+            parks=True,
         )
         return {"vocabulary": given}
 
@@ -112,8 +114,8 @@ class VocabularyCapability(CapabilityBase):
 
         A recorded run is checked with its own thesaurus and skills, not with those of this client.
         Raise `ThesaurusInvalid` if the thesaurus has a fault, and `UsageError` if its programs are
-        read in a way that this version does not know. Raise an `AttachmentError` if what a recorded
-        run kept cannot be read.
+        read in a way that this version does not know. Raise `NotSupported` for an unknown sandbox,
+        and an `AttachmentError` if what a recorded run kept cannot be read.
         """
         if started.vocabulary is None:
             return None

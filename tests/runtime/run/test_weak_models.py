@@ -14,6 +14,7 @@ from tests.core.machine.test_machine import finished, replied
 from tests.core.machine.test_suspect_answer import begun, over
 from tests.inputs.test_nearest import FACT, QUESTION, RIVAL, chronicle
 
+from tallystick.agent.options import AskedAnswer
 from tallystick.client import Session
 from tallystick.core.machine.machine import advance
 from tallystick.core.machine.prompt import TEMPLATE, opening
@@ -127,8 +128,9 @@ def test_a_run_without_a_help_records_so_and_replays(
 ) -> None:
     plain = Session._request
 
-    def with_one(self: Session, *arguments: Any, **options: Any) -> RunRequest:
-        return dataclasses.replace(plain(self, *arguments, **options), aids=("line",))
+    def with_one(self: Session, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:
+        asked, request = plain(self, *arguments, **options)
+        return asked, dataclasses.replace(request, aids=("line",))
 
     monkeypatch.setattr(Session, "_request", with_one)
     run = played(

@@ -266,12 +266,17 @@ def _next_command(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
 
 
 def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[Intent, ...]]:
-    """Run the program, have another one written, or wait for a person."""
+    """Run the program, have another one written, or end the run if a person must decide.
+
+    An approved wait goes on with the same command; a refusal drops the reply's other commands.
+    """
     state = apply_check(state, event)
     if state.passed:
         return _next_command(state)
     if event.decision == "escalate":
-        return _end(state, "refused", f"{ESCALATED}: {event.message}")
+        given = state.started.vocabulary
+        stop: StopReason = "waiting" if given is not None and given.parks else "refused"
+        return _end(state, stop, f"{ESCALATED}: {event.message}")
     return _next_turn(msgspec.structs.replace(state, queue=()))
 
 
@@ -337,7 +342,9 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
         told=state.rebound,
     )
     state = msgspec.structs.replace(state, rebound=rebound)
-    # With the values of its line in view, a model can mend its program; without, it copies it.
+    # The first program of a reply repeated: the reply leaves the prompt, and what follows in it is
+    # not run, since it builds on that program. With the values of its line in view, a model can mend
+    # its program; without, it copies it.
     afresh = repeated and state.part == 1 and not same_line
     if same_line and event.failure is not None:
         message = prompt.failed_again(event.failure, part=message.part)

@@ -298,6 +298,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         system = f"{system}\n\n{_FUNCTIONS}\n{listed}{_sample_calls(started)}"
     if started.skills is not None and started.skills.rendered:
         system = f"{system}\n\n{started.skills.rendered}"
+    system = _with_instructions(system, started)
     data = "\n\n".join(each.sample for each in started.contexts)
     said = [f"The data:\n{data}"] if data else []
     said += [passages] if (passages := passages_shown(started)) else []
@@ -319,6 +320,12 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         Message(role="system", part="system", text=system),
         Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _with_instructions(system: str, started: RunStarted) -> str:
+    """Return the fixed part of a prompt with the caller's instructions at its end, if there are."""
+    told = started.instructions
+    return f"{system}\n\nInstructions:\n{told}" if isinstance(told, str) else system
 
 
 def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
@@ -410,6 +417,7 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     system = _DIRECT
     if not started.files and not is_older(started):
         system = _DIRECT_WITHOUT_TEXT
+    system = _with_instructions(system, started)
     return (
         Message(role="system", part=DIRECT, text=system),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),

@@ -259,7 +259,11 @@ def after_answer(state: RunState, event: Event) -> RunState:
 
 
 def _after_load(skills: SkillState, loaded: SkillLoaded, text: str | None) -> SkillState:
-    """Return the skills of a run after one more was loaded. `text` is what its answer says."""
+    """Return the skills of a run after one more was loaded. `text` is what its answer says.
+
+    Its text, its tools and its model count from the next turn on. If a child run follows it, only
+    its id is added.
+    """
     id, tools, model = loaded.id, loaded.allowed_tools, skills.model_next
     skills = msgspec.structs.replace(
         skills, loaded=(*skills.loaded, *(() if id in skills.loaded else (id,)))

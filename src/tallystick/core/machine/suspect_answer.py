@@ -97,7 +97,7 @@ def _fact(word: str, texts: Sequence[str]) -> str | None:
 
 
 def _whole(pattern: str, texts: Sequence[str]) -> str | None:
-    """Return the first match of a pattern that is a whole value, between separators."""
+    """Return the first match that is a whole value, between separators; None if there is none."""
     compiled = re.compile(rf"(?<![^{_SEPARATORS}]){pattern}(?![^{_SEPARATORS}])")
     return next((found[0] for text in texts if (found := compiled.search(text))), None)
 
@@ -114,7 +114,7 @@ def _json_escape(word: str) -> str:
 
 
 def _value_at(text: str, at: int, length: int) -> str:
-    """Return the word around a place, up to the separators on both sides."""
+    """Return the word around a place, up to the separators, or 60 characters, on both sides."""
     line_start = text.rfind("\n", 0, at) + 1
     before = text[max(line_start, at - _CHARS_MAX) : at]
     reach = _VALUE.match(text, at + length)

@@ -14,7 +14,9 @@ import msgspec
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.clock import FIXED_CLOCK_NS, UTC, RunClock
 from tallystick.core.records.calls import (
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     NativeRecord,
@@ -62,6 +64,7 @@ StopReason = Literal[
     "sandbox_error",
     "in_doubt",
     "no_progress",
+    "waiting",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
 
@@ -87,7 +90,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
     asked for by name. `sub_model` is asked by programs that name no model, and by child runs. A
     prompt of more than `compact_at` tokens is shortened, if it is not 0.
-    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    `schema` is of the answer. `instructions` are for all turns, also of a direct answer; child runs
+    have none. `backend` is the sandbox that its programs run in. `clock_ns` is the
     start of its clock; without one, that is 2026-01-01.
 
     Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
@@ -137,7 +141,11 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
+    instructions: str | msgspec.UnsetType = msgspec.UNSET
     aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    # The runs above it that started it in another way than by `rlm_query`. Only where there are
+    # any.
+    depth: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -146,6 +154,13 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
             return RunClock(clock_ns=self.clock_ns)
         offset = 0 if self.utc_offset_s is msgspec.UNSET else self.utc_offset_s
         return RunClock(clock_ns=self.clock_ns, timezone=self.timezone, utc_offset_s=offset)
+
+
+def depth_of(started: RunStarted) -> int:
+    """Return the number of runs above a run: those of its caller, or those that it was told of."""
+    if started.caller is not None:
+        return started.caller.depth
+    return 0 if started.depth is msgspec.UNSET else started.depth
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
@@ -242,7 +257,9 @@ class RunProgram(msgspec.Struct, frozen=True, kw_only=True, tag="program.run", o
 class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     """A call of a program to the host. For an effect: on disk before it is begun.
 
-    An `attempt` above 1 repeats a call that may have happened.
+    An `attempt` above 1 repeats a call that may have happened. `request` is what was asked, as the
+    program sent it, with "[key]" in the place of keys; one of more than 4 KiB is kept apart, as
+    `request_ref`. The digest is of the request itself. Older records have neither.
     """
 
     intent: int
@@ -252,6 +269,8 @@ class CallHost(msgspec.Struct, frozen=True, kw_only=True, tag="host.call"):
     request_sha256: str
     policy: Policy
     attempt: int = 1
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    request_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
 
 
 class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered"):
@@ -260,7 +279,8 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     `reply` is the encoded answer. A long one is kept apart, as `reply_ref`; one that can be
     computed again from the run's attachments is recorded by its digest, `reply_sha256`. `skill` is
     the skill that the call loaded or used, if any, `memory` the notes that it read or wrote.
-    `notes` has what other capabilities record, each under its name.
+    `notes` has what other capabilities record, each under its name. `request` is what a read asked,
+    up to 1 KiB; that of an effect is in the record of its beginning.
     """
 
     intent: int
@@ -276,6 +296,7 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
     skill: SkillLoaded | SkillUsed | None = None
     memory: NotesTouched | None = None
     notes: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
+    request: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,6 +381,8 @@ Record = (
     | ChildEnded
     | RunProgram
     | CallHost
+    | CallWaiting
+    | CallDecided
     | HostAnswered
     | ProgramChecked
     | ProgramFinished

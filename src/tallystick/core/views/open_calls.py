@@ -12,10 +12,12 @@ from enum import Enum
 from typing import Literal
 
 import msgspec
+from msgspec import UnsetType
 
 from tallystick.core.records import (
     LEFT,
     AskModel,
+    AttachmentRef,
     CallHost,
     HostAnswered,
     ModelFailed,
@@ -66,6 +68,7 @@ class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `run` is the run it belongs to, if that is a run inside the one that was asked about. `tokens`
     and `usd` are the worst case that was reserved; `usd` is nano-dollars, None if unknown.
+    `request` is what an effect asked; `request_ref` has it if it is long.
     """
 
     intent: int
@@ -76,6 +79,8 @@ class OpenIntent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int = 0
     usd: int | None = None
     run: str = ""
+    request: str = ""
+    request_ref: AttachmentRef | None = None
 
 
 def of_child(intents: Iterable[OpenIntent], run: str) -> list[OpenIntent]:
@@ -180,9 +185,18 @@ def open_intents(records: Iterable[Record]) -> tuple[OpenIntent, ...]:
 
 def _open_intent(call: OpenCall, before: OpenIntent | None, *, turn: int) -> OpenIntent:
     """Return the open intent of a call. `before` is that of the same batch so far, if any."""
-    if isinstance(call, CallHost | RunProgram):
-        what = call.name if isinstance(call, CallHost) else f"program ({call.kind})"
+    if isinstance(call, RunProgram):
+        what = f"program ({call.kind})"
         return OpenIntent(intent=call.intent, kind="effect", what=what, turn=turn)
+    if isinstance(call, CallHost):
+        return OpenIntent(
+            intent=call.intent,
+            kind="effect",
+            what=call.name,
+            turn=turn,
+            request=call.request if isinstance(call.request, str) else "",
+            request_ref=None if isinstance(call.request_ref, UnsetType) else call.request_ref,
+        )
     reserved = call.reserved
     tokens = 0 if reserved is None else reserved.tokens_in + reserved.tokens_out
     usd = None if reserved is None else reserved.usd

@@ -8,11 +8,9 @@ can be closed.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tallystick.memory.code_mode.form import form_of
@@ -64,7 +62,7 @@ class MemoryHost:
     ) -> None:
         self._memory = memory
         self._as_of = as_of
-        self._strategy: Strategy = strategy
+        self.strategy: Strategy = strategy
         self._filters = filters
         self._receipts: list[RecallReceipt] = []
         self._ended = threading.Event()
@@ -78,7 +76,7 @@ class MemoryHost:
     def recall(self, query: str, k: int) -> Sequence[RecallHit]:
         with self._memory.store.interruptible(self._ended.is_set):
             made = self._memory.recall(
-                query, k, as_of=self._as_of, strategy=self._strategy, filters=self._filters
+                query, k, as_of=self._as_of, strategy=self.strategy, filters=self._filters
             )
         self._receipts.append(made.receipt)
         self.remarks.update(dict.fromkeys(made.remarks))
@@ -117,7 +115,7 @@ def run_recall_program(
     host = MemoryHost(memory) if host is None else host
     source = _read(program)
     try:
-        memory.prepare()
+        memory.prepare(strategy=host.strategy)
         if isinstance(source, Program):
             return run(
                 source,
@@ -176,6 +174,10 @@ def open_sandbox() -> WasmSandbox:
 
 def _run_alone(work: Callable[[], Coroutine[None, None, Bundle]]) -> Bundle:
     """Run a coroutine to its end, also where a loop is running: then in a thread of its own."""
+    # A list of operations does without these too.
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -27,6 +27,7 @@ from tallystick.core.records import (
     SkillModel,
 )
 from tallystick.core.views.open_calls import call_key
+from tallystick.runtime.calls.requests import KeptRequest
 from tallystick.runtime.journal.journal import Journal
 from tallystick.runtime.journal.writer import PendingWrite
 from tallystick.sandbox.host import call_digest
@@ -119,9 +120,9 @@ class CallScope:
     `limits` are those that the program started with, even if a resume has changed them since.
     `host_calls_left` is the number of calls that it may make, `tools` what loaded skills allow,
     `skill_model` the model that one of them names for model calls which name none. `outputs` is the
-    earlier output that has left the prompt. `failed` is the error that broke the
-    record during a call from a native program. `left_open` names a call that was in progress when
-    the program ended.
+    earlier output that has left the prompt. `failed` is the error that broke the record during a
+    call from a native program. `depth` is the number of runs above. `left_open` names a call that
+    was in progress when the program ended.
     """
 
     def __init__(
@@ -137,8 +138,10 @@ class CallScope:
         skill_model: SkillModel | None = None,
         host_calls_left: int = 0,
         outputs: tuple[Output, ...] = (),
+        depth: int = 0,
     ) -> None:
         self.run = run
+        self.depth = depth
         self.program = program
         self.limits = limits
         self.times = times
@@ -169,8 +172,8 @@ class CallScope:
         key = Key("host", intent)
         return Call(self, key, index, name, request, sha256, call_key(self.run, intent))
 
-    def begin_effect(self, call: Call, attempt: int) -> CallHost:
-        """Return the beginning of an effect, and count it as in progress."""
+    def begin_effect(self, call: Call, attempt: int, kept: KeptRequest) -> CallHost:
+        """Return the beginning of an effect, with what it asks, and count it as in progress."""
         self._open[call.intent] = call.name
         return CallHost(
             intent=call.intent,
@@ -180,6 +183,7 @@ class CallScope:
             request_sha256=call.request_sha256,
             policy="effect",
             attempt=attempt,
+            **kept,
         )
 
     def note_answer(self, answered: HostAnswered) -> PendingWrite:

@@ -47,10 +47,10 @@ from tallystick.core.records import (
     RunStarted,
     intent_of,
 )
+from tallystick.core.resume_errors import NeedsPerson
 from tallystick.core.views.receipt import Tally
 from tallystick.runtime.calls.turn_call import AskedModel, TurnCall
 from tallystick.runtime.journal.effects import Effects
-from tallystick.runtime.journal.journal import NeedsPerson
 from tallystick.runtime.programs.execution import ProgramRunner, wall_ms_left
 from tallystick.runtime.programs.native_effect import NativeProgram, Settling
 from tallystick.runtime.spend.door import RefusedCall, WaitedTooLong
@@ -105,6 +105,8 @@ class Driver:
         self._refused: RefusedCall | None = None
         self._tally = Tally()
         self._watch_failed: Exception | None = None
+        # Who asked for the stop of the run, if another than the user of this process did.
+        self.stopped_by: str | None = None
         self._state, self._next = begin(started, texts)
         self._journal.listen(self._hear)
 
@@ -171,7 +173,10 @@ class Driver:
         except WaitedTooLong as error:
             self._end(end_from_outside(self._state, "deadline", str(error)))
         except NeedsPerson as error:
-            self._end(end_from_outside(self._state, "refused", str(error)))
+            if self._in_doubt is not None:
+                self._end(self._doubtful(self._in_doubt))
+            else:
+                self._end(end_from_outside(self._state, "waiting", str(error)))
         except SandboxError as error:
             if not self._journal.may_end:
                 raise
@@ -187,7 +192,10 @@ class Driver:
             self._state, self._next = state, ()
 
     async def _end_cancelled(self) -> None:
-        """End a run that is cancelled. A replay or resume that is not live yet leaves no end."""
+        """End a run that is cancelled. A replay or resume that is not live yet leaves no end.
+
+        Raise the error of `watch` if that failed, and what `_finish` raises.
+        """
         if not self._journal.may_end:
             return
         if self._performed is not None:
@@ -197,13 +205,23 @@ class Driver:
             self._end(self._doubtful(self._in_doubt))
         elif self._state.phase is not Phase.ENDING:
             # The last event may have ended the run. Then it keeps that end, as on replay.
-            self._end(end_from_outside(self._state, "cancelled", "cancelled by the user"))
+            self._end(end_from_outside(self._state, "cancelled", self._why_cancelled()))
         await self._finish()
         if self._watch_failed is not None:
             raise self._watch_failed from None
 
+    def _why_cancelled(self) -> str:
+        recorded = self._effects.history.end
+        if recorded is not None and not self._journal.live:
+            # A replay is cancelled where its record says that the run was.
+            return recorded.detail
+        return f"stopped by {self.stopped_by}" if self.stopped_by else "cancelled by the user"
+
     async def _finish(self) -> None:
-        """Write the receipt and the end. Raise a cancel that came meanwhile, after that."""
+        """Write the receipt and the end. Raise a cancel that came meanwhile, after that.
+
+        Raise what `before_end` and the journal raise; then the end is not written.
+        """
         assert self._state.phase is Phase.ENDING
         left = await self._prepare_end()
         with self._journal.lock:
@@ -244,7 +262,10 @@ class Driver:
         return ReceiptIssued(receipt=receipt), state.ended
 
     def _pass_on(self) -> None:
-        """Apply every resume or fork that is on record between two intents."""
+        """Apply every resume or fork that is on record between two intents.
+
+        A resumed run raises `ResumeDiverged` if it does not repeat its record up to here.
+        """
         while (found := self._journal.continuation(ending=not self._next)) is not None:
             continuation, ended = found
             if ended is not None:

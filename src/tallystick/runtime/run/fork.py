@@ -26,8 +26,8 @@ from tallystick.core.views.open_calls import open_calls
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
-from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRunner
+from tallystick.runtime.calls.deltas import HearDelta
 from tallystick.runtime.run.assembly import RunContext, Watch
 from tallystick.runtime.run.resume import Continued, ResumeRequest, continue_run
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
@@ -51,7 +51,7 @@ class ForkRequest:
     limits: RunLimits | None
     temperature: float | None
     watch: Watch
-    heard: Heard
+    heard: HearDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,9 @@ async def fork(
     The turns are counted from 1; 0 is before the first. Raise `RunNotFound`, or `UsageError` if the
     parent cannot be forked after this turn: its chain is damaged, it holds steps, it has no such
     turn, or a call or a child run is open there. Raise `ResumeRefused` if it was pruned, or was
-    imported from a log of rlms, and the errors of `continue_run`. If the parent is removed
-    meanwhile, the fork is removed again, and the error is raised.
+    imported from a log of rlms, `RecordUnreadable` for a record of another version, and the errors
+    of `continue_run`. If the parent is removed meanwhile, the fork is removed again, and the error
+    is raised.
     """
     ledger = context.ledger
     if ledger.row(parent) is None:
