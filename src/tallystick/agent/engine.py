@@ -464,7 +464,7 @@ class Engine:
 
 
 def _keeps_attachments(ledger: Ledger | str | os.PathLike[str] | None) -> bool:
-    """Return True if a ledger is in a file, or will be, so that attachments are kept beside it."""
+    """Return True if a ledger keeps attachments itself: in a file, or at a place to be opened."""
     return ledger is None or isinstance(ledger, str | os.PathLike) or is_in_file(ledger)
 
 
