@@ -116,7 +116,8 @@ SURFACES = (
     Surface(
         "Run a goal",
         "run",
-        "run arun Agent Agent.run Agent.arun Agent.chat Agent.close Agent.aclose Run Charge",
+        "run arun Agent Agent.run Agent.arun Agent.chat Agent.close Agent.aclose Agent.engine "
+        "Agent.capabilities Run Charge",
         "start.md",
     ),
     Surface(
@@ -125,12 +126,7 @@ SURFACES = (
         "Agent.run(inputs=) inputs.read_inputs inputs.given_text inputs.Input",
         "guides/ask-over-files.md",
     ),
-    Surface(
-        "Give programs tools",
-        OWN_CODE,
-        "tool effect_key Agent.capabilities Agent.engine",
-        "guides/tools.md",
-    ),
+    Surface("Give programs tools", OWN_CODE, "tool effect_key", "guides/tools.md"),
     Surface("Resume a run", "resume", "Agent.resume Agent.aresume", "guides/resume.md"),
     Surface(
         "Settle calls in doubt",
@@ -142,7 +138,7 @@ SURFACES = (
     Surface(
         "Decide about a program that waits",
         "approve, deny",
-        "Agent.resume(decision=)",
+        "Agent.approve Agent.aapprove Agent.deny Agent.adeny Agent.resume(decision=)",
         "guides/check-programs.md",
     ),
     Surface("Fork a run", "fork", "Agent.fork Agent.afork", "guides/fork-and-compare.md"),

@@ -170,7 +170,7 @@ class _Seen:
             if not at or not folded[at - 1].isalnum():
                 hits += 1
                 if self.counts[word] + hits <= _HITS_MAX:
-                    start, around = _passage(body, at)
+                    start, around = _passage_at(body, at)
                     self._hits[word].append(
                         _Hit(text=text, block=block, at=at, around=around, start=start)
                     )
@@ -223,7 +223,7 @@ class _Seen:
         return []
 
 
-def _passage(body: str, at: int) -> tuple[int, str]:
+def _passage_at(body: str, at: int) -> tuple[int, str]:
     """Return the start and the text of a passage around a place, in one line.
 
     It begins at the sentence or line of that place, if that is not too far before it.

@@ -140,6 +140,7 @@ _OURS = {
     "refused.memory.embedder": "ConfigError",
     "refused.memory.model": "ConfigError",
     "refused.overrun": "TokenBudgetExceeded",
+    "refused.sessions_full": "SnapshotCreationFailed",
     "refused.unpriced": "TokenBudgetExceeded",
     "replay": "ExecutionFailed",
     "usage": "ConfigError",
@@ -159,6 +160,7 @@ _STOPS: Mapping[StopReason, str] = {
     "sandbox_error": "VmCrashed",
     "in_doubt": "ExecutionFailed",
     "no_progress": "ExecutionFailed",
+    "waiting": "NotSupported",
 }
 
 

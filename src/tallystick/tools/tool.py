@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from tallystick.core.errors import UsageError
-from tallystick.runtime.calls.functions import RunFunction, check_functions
+from tallystick.runtime.calls.functions import Ask, RunFunction, check_functions
 from tallystick.sandbox.host import is_async
 from tallystick.tools.docstrings import described
 from tallystick.typed.encode import encode_value
@@ -36,7 +36,7 @@ class ToolOptions:
 
     reads: bool = False
     name: str | None = None
-    ask: bool = False
+    ask: bool | Ask = False
     needs: str = ""
     idempotent: bool = False
     lookup: Callable[[str], Any] | None = None
@@ -53,7 +53,7 @@ def tool(
     *,
     reads: bool = False,
     name: str | None = None,
-    ask: bool = False,
+    ask: bool | Ask = False,
     needs: str = "",
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
@@ -64,7 +64,7 @@ def tool(
     *,
     reads: bool = False,
     name: str | None = None,
-    ask: bool = False,
+    ask: bool | Ask = False,
     needs: str = "",
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
@@ -73,8 +73,9 @@ def tool(
 
     Without `reads=True`, a call counts as an effect: it is on disk before it begins, and is not
     repeated by itself after a crash. With `reads`, it only looks something up. `name` is what
-    programs call it; without it, that is the name of the function. With `ask`, a person is asked
-    before each call. `needs` names the capability that a run must be granted.
+    programs call it; without it, that is the name of the function. With `ask`, a call needs a
+    person's word: each one, or those for whose arguments it returns True. `needs` names the
+    capability that a run must be granted.
 
     An `idempotent` effect may be repeated after a crash. For another one, `lookup` is called with
     the key that `effect_key()` returned inside it, and says what became of it.
