@@ -297,7 +297,10 @@ class Engine:
         *,
         run: str | None = None,
     ) -> Run:
-        """Run a goal to its end. `run` is the id of a new run, made here if there is none."""
+        """Run a goal to its end. `run` is the id of a new run, made here if there is none.
+
+        Raise what `enter_session` and `start` raise.
+        """
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.start import start
         from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
