@@ -271,8 +271,8 @@ class Agent:
     def start(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
         """Start a run, and return at once with a handle to follow it, stop it and wait for it.
 
-        The arguments are those of `run`. Raise `UsageError` if the request is wrong; other errors
-        are raised by `Handle.result`.
+        The arguments are those of `run`. Raise `UsageError` if the request is wrong or the agent is
+        closed, and `TypeError` for an unknown option. `Handle.result` raises other errors.
         """
         asked, request = self._request(goal, answer, options, of="start")
         return self._started(asked, request, None)

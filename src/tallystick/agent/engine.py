@@ -297,7 +297,10 @@ class Engine:
         *,
         run: str | None = None,
     ) -> Run:
-        """Run a goal to its end. `run` is the id of a new run, made here if there is none."""
+        """Run a goal to its end. `run` is the id of a new run, made here if there is none.
+
+        Raise what `enter_session` and `start` raise.
+        """
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.start import start
         from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
@@ -485,7 +488,7 @@ class Engine:
 
 
 def _keeps_attachments(ledger: Ledger | str | os.PathLike[str] | None) -> bool:
-    """Return True if a ledger is in a file, or will be, so that attachments are kept beside it."""
+    """Return True if a ledger keeps attachments itself: in a file, or at a place to be opened."""
     return ledger is None or isinstance(ledger, str | os.PathLike) or is_in_file(ledger)
 
 

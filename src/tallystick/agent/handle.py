@@ -78,7 +78,8 @@ class Handle(Generic[T]):
     def stop(self, *, by: str | None = None) -> None:
         """Stop the run: it ends as cancelled, and can be resumed. `by` is recorded.
 
-        Return when it has ended, or after 5 seconds. A run that has ended stays as it is.
+        Return when it has ended. One that did not end in 5 seconds, or did not begin, is cancelled
+        in this process. A run that has ended stays as it is.
         """
         if self.done:
             return
@@ -100,13 +101,15 @@ class Handle(Generic[T]):
 
         Raise what `Agent.run` raises, and `TimeoutError` after `timeout` seconds.
         """
-        try:
-            return self._finish(self._future.result(timeout))
-        except concurrent.futures.TimeoutError:
-            raise TimeoutError(f"run {self._id} is still running after {timeout} s") from None
+        if not self.wait(timeout):
+            raise TimeoutError(f"run {self._id} is still running after {timeout} s")
+        return self._finish(self._future.result())
 
     async def aresult(self) -> Run[T]:
-        """Wait for the run as `result` does, for callers that await. A cancel leaves it running."""
+        """Wait for the run as `result` does, for callers that await, and raise what it raises.
+
+        A cancel leaves the run running.
+        """
         return self._finish(await asyncio.shield(asyncio.wrap_future(self._future)))
 
     async def astop(self, *, by: str | None = None) -> None:
