@@ -15,26 +15,10 @@ from bench.real.task import Task, name_check, number_check
 __all__ = ["prose_amount", "prose_colour", "prose_named", "prose_two", "prose_who"]
 
 _RIVALS = 6
-_COLOURS = [
-    "black",
-    "blue",
-    "brown",
-    "crimson",
-    "green",
-    "grey",
-    "ivory",
-    "lilac",
-    "olive",
-    "orange",
-    "pink",
-    "purple",
-    "red",
-    "scarlet",
-    "teal",
-    "turquoise",
-    "white",
-    "yellow",
-]
+_COLOURS = (
+    *("black", "blue", "brown", "crimson", "green", "grey", "ivory", "lilac", "olive", "orange"),
+    *("pink", "purple", "red", "scarlet", "teal", "turquoise", "white", "yellow"),
+)
 _CALLED = ("barge", "sloop", "mare", "hound", "coach", "locomotive")
 
 

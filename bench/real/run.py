@@ -25,6 +25,8 @@ from bench.real.table import Row, header_line, row_line, total_lines, write_json
 from bench.real.task import Task
 from bench.real.tasks import EVERY, tasks_of
 
+from tallystick.core.records import AIDS
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
@@ -47,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         kept = KeptReplies(Path(given.kept)) if given.kept else None
-        runner, version = _runner(given.runtime, server, allowed, kept)
+        aids = tuple(name for name in given.aids.split(",") if name)
+        runner, version = _runner(given.runtime, server, allowed, kept, aids)
         seeds = [int(seed) for seed in given.seed.split(",")] if given.seed else None
     except (peers.PeerMissing, ValueError) as error:
         print(error, file=sys.stderr)
@@ -93,10 +96,14 @@ def _outcome(runner: Runner, task: Task) -> Outcome:
 
 
 def _runner(
-    runtime: str, server: Server, allowed: Allowed, kept: KeptReplies | None
+    runtime: str,
+    server: Server,
+    allowed: Allowed,
+    kept: KeptReplies | None,
+    aids: tuple[str, ...],
 ) -> tuple[Runner, str]:
     if runtime == "tallystick":
-        return ours.runner(server, allowed, kept=kept), ours.VERSION
+        return ours.runner(server, allowed, kept=kept, aids=aids), ours.VERSION
     return peers.runner(runtime, server, allowed), peers.version(runtime)
 
 
@@ -118,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=int, default=default.seconds, help="for a whole run")
     parser.add_argument("--temperature", type=float, default=default.temperature)
     parser.add_argument("--out", default="", help="write all figures to this JSON file")
+    parser.add_argument("--aids", default=",".join(AIDS), help="helps of the runtime that are on")
     parser.add_argument("--kept", default="", help="file of replies that are not asked for again")
     parser.add_argument("--trace", default="", help="write each run's exchanges below this folder")
     return parser

@@ -42,7 +42,12 @@ MODEL = ("-m", "scripted:script.jsonl", "--quiet")
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 def test_a_person_decides_and_the_run_goes_on(tally: CliRunner, decision: str) -> None:
     begun = asked(tally, "run", "what?", *MODEL, "--vocabulary", "strict")
-    assert code_of(begun) == 1
+    assert code_of(begun) == 9
+    (listed,) = msgspec.json.decode(asked(tally, "ls", "--json").stdout)
+    assert (listed["stop"], listed["waits"]) == ("waiting", "print(llm_qurey('x'))")
+    waits = msgspec.json.decode(asked(tally, "inspect", "last", "--json").stdout)["waits"]
+    assert [each["kind"] for each in waits] == ["program"]
+    assert "waits     print(llm_qurey('x'))" in asked(tally, "inspect", "last").stdout
 
     alone = asked(tally, "resume", "last", *MODEL)
     assert code_of(alone) == 2
@@ -61,6 +66,7 @@ def test_inspect_and_the_receipt_show_who_decided_and_when(
     tally: CliRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    monkeypatch.setattr("platform.node", lambda: "desk")
     asked(tally, "run", "what?", *MODEL, "--vocabulary", "strict")
     asked(tally, "deny", "last", *MODEL)
 
@@ -71,14 +77,14 @@ def test_inspect_and_the_receipt_show_who_decided_and_when(
 
     (approval,) = whole["receipt"]["approvals"]
     at = moment_text(approval["at"])
-    assert f"run       resumed     denied by ann at {at}" in shown
-    line = f"person    turn 4  denied by ann at {at}  program sha256:{approval['sha256']}"
+    assert f"run       resumed     denied by ann@desk at {at}" in shown
+    line = f"person    turn 4  denied by ann@desk at {at}  program sha256:{approval['sha256']}"
     assert line in receipt
-    assert (approval["decision"], approval["by"]) == ("deny", "ann")
+    assert (approval["decision"], approval["by"]) == ("deny", "ann@desk")
     assert harn["approvals"] == [
         {
             "decision": "deny",
-            "approver": "ann",
+            "approver": "ann@desk",
             "at": approval["at"],
             "subject": f"program {approval['sha256']}",
         }

@@ -24,6 +24,7 @@ from tallystick.core.records import (
     Record,
     RunProgram,
 )
+from tallystick.runtime.calls.deltas import TextDelta
 
 ESCAPE = "\x1b"
 COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])(?:;[0-9;]*)?m")
@@ -58,13 +59,17 @@ TURN: list[Record] = [
 ]
 
 
+# Twelve characters of the reply that is awaited.
+HEARD = TextDelta(run="run", call="turn", intent=1, text="sorted(rows)", chars=12)
+
+
 def shown(*records: Record) -> str:
     """Everything that is shown of these records where no terminal is."""
     stream = io.StringIO()
     progress = progress_for(quiet=False, stream=stream, environ={"TERM": "xterm"})
     for record in (started(limits=RunLimits(retries=2)), *records):
         progress.watch("run", record)
-        progress.heard(12)
+        progress.heard(HEARD)
     progress.close()
     return stream.getvalue()
 
@@ -114,7 +119,7 @@ def on_terminal(*records: Record, environ: dict[str, str]) -> str:
         progress.watch("run", started())
         for record in records:
             progress.watch("run", record)
-        progress.heard(12)
+        progress.heard(HEARD)
         progress.close()
         return opened.close()
 
@@ -136,7 +141,7 @@ def test_quiet_says_nothing() -> None:
 
     for record in [started(), *TURN, failed()]:
         progress.watch("run", record)
-    progress.heard(12)
+    progress.heard(HEARD)
     progress.close()
 
     assert stream.getvalue() == ""

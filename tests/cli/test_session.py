@@ -47,7 +47,7 @@ def begun(tally: Tally, session: str) -> subprocess.Popen[str]:
     running = tally.started(*words)
     assert running.stdout is not None
     for line in running.stdout:
-        if '"program.finished"' in line:
+        if '"command_executed"' in line:
             break
     time.sleep(0.3)  # until the next call is on the disk
     return running
@@ -211,6 +211,15 @@ def test_what_goes_wrong_is_one_line_and_one_object(
     error = json.loads(done.out)["error"]
     assert (done.code, error["type"], error["code"]) == (code, kind, number)
     assert done.line == f"{error['kind']}: {error['message']}"
+
+
+def test_a_set_that_is_refused_sets_nothing(tally: Tally) -> None:
+    tally("session", "new", "--set", "kept=1")
+
+    refused = tally("session", "set", "last", "region=EU", "--unset", "kept", "--unset", "nosuch")
+
+    assert refused.code == 2
+    assert tally("session", "set", "last", "--unset", "kept", "a=b").out == "a=b\n"
 
 
 def test_the_fourth_extension_and_the_eleventh_snapshot_are_refused(tally: Tally) -> None:

@@ -169,7 +169,7 @@ def effect(url: str, *, asked: bool) -> RunFunction:
 class PaidModel(HttpModel):
     """A model that says what it is about to send."""
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         tell(f"sends {request.key}")
         return await super().ask(request, heard=heard)
 

@@ -42,8 +42,10 @@ from tallystick.interop.trajectory_events import (
     CommandExecuted,
     CommandParsed,
     CommandParseFailed,
+    CommandStarted,
     Content,
     ErrorSeen,
+    HostAnswer,
     LlmCall,
     LlmResponse,
     QueryComplete,
@@ -62,7 +64,7 @@ from tallystick.interop.trajectory_events import (
 TAGS = {
     "session_start", "query_start", "llm_call", "llm_response", "command_parsed",
     "command_parse_failed", "command_executed", "query_complete", "session_end",
-    "budget_warning", "error",
+    "budget_warning", "error", "command_started", "host_answer",
 }  # fmt: skip
 ENDS = {
     "FinalReached", "FinalVarReached", "TokenBudgetExhausted", "TimeBudgetExhausted",
@@ -125,12 +127,13 @@ def test_a_run_is_told_from_its_start_to_its_end() -> None:
 
     assert tags(events) == [
         "session_start", "query_start",
-        "llm_call", "llm_response", "command_parsed", "command_executed",
+        "llm_call", "llm_response", "command_parsed",
+        "command_started", "host_answer", "command_executed",
         "llm_call", "llm_response", "command_parse_failed",
-        "llm_call", "llm_response", "command_parsed", "command_executed",
+        "llm_call", "llm_response", "command_parsed", "command_started", "command_executed",
         "query_complete", "session_end",
     ]  # fmt: skip
-    assert [each.iteration for each in events] == [0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3, 3]
+    assert [each.iteration for each in events] == [0, 0, *[1] * 6, *[2] * 3, *[3] * 7]
 
 
 def test_every_event_names_the_entry_that_it_came_from() -> None:
@@ -138,7 +141,8 @@ def test_every_event_names_the_entry_that_it_came_from() -> None:
     of = {
         SessionStart: "RunStarted", QueryStart: "RunStarted", LlmCall: "AskModel",
         LlmResponse: "ModelReplied", CommandParsed: "ModelReplied",
-        CommandExecuted: "ProgramFinished", QueryComplete: "RunEnded", SessionEnd: "RunEnded",
+        CommandStarted: "RunProgram", CommandExecuted: "ProgramFinished",
+        HostAnswer: "HostAnswered", QueryComplete: "RunEnded", SessionEnd: "RunEnded",
     }  # fmt: skip
 
     for event in told(records):
@@ -270,7 +274,8 @@ def test_a_fork_is_told_with_what_it_shares_and_its_other_model() -> None:
 
     events = list(trajectory_of(entries))
 
-    assert [each.run for each in events] == ["R"] * 6 + ["F"] * (len(events) - 6)
+    shared = len(told(whole[:6]))
+    assert [each.run for each in events] == ["R"] * shared + ["F"] * (len(events) - shared)
     models = [each.model for each in events if isinstance(each, LlmCall)]
     assert models == ["some:model", "other:model", "other:model"]
     assert one(events, SessionEnd).session_id == "F"
@@ -292,8 +297,8 @@ def test_a_child_is_told_where_its_parent_began_it() -> None:
 
     inside = [each for each in events if each.run == "C"]
     assert tags(inside) == [
-        "query_start", "llm_call", "llm_response", "command_parsed", "command_executed",
-        "query_complete",
+        "query_start", "llm_call", "llm_response", "command_parsed",
+        "command_started", "command_executed", "query_complete",
     ]  # fmt: skip
     assert {each.depth for each in inside} == {1}
     first = events.index(inside[0])

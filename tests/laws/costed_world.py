@@ -19,7 +19,7 @@ from typing import Any
 from tests.laws.test_price_laws import oracle
 from tests.model.misfortunes import MISFORTUNES, Misfortune
 
-from tallystick.client import LoopThread
+from tallystick.agent.loop import LoopThread
 from tallystick.core.budget.amount import COUNTED, Amount, Breach, Budget, ScopeKind, ScopeRow
 from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.charge import ModelUsage, Reserved
@@ -360,7 +360,7 @@ class CostedServer:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self.gate is None else self.gate.admitted()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         mix = self.mix
         kinds = {
             self._well: mix.well,

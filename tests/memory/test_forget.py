@@ -41,7 +41,8 @@ from tallystick.memory.receipts.receipts import (
     verify_chain,
     verify_forgotten,
 )
-from tallystick.memory.remember import record_access, remember, remember_all, share
+from tallystick.memory.remember import record_access, remember, remember_all
+from tallystick.memory.sharing import share
 from tallystick.memory.store.records import Criteria, ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors

@@ -65,7 +65,7 @@ class _OneByOne(HttpModel):
         time = _Unhurried()
         super().__init__(where, Gate(concurrency=2, clock=time.clock, sleep=time.sleep))
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         try:
             return await super().ask(request, heard=heard)
         finally:

@@ -51,7 +51,7 @@ def model_of(engine: Engine, *, total_seconds: float = 60.0) -> GgufModel:
     )
 
 
-async def ask(model: GgufModel, heard: Heard = lambda chars: None) -> ModelReply:
+async def ask(model: GgufModel, heard: Heard = lambda text: None) -> ModelReply:
     try:
         async with model.admitted():
             return await model.ask(fake.REQUEST, heard=heard)
@@ -107,7 +107,7 @@ def test_a_file_the_engine_cannot_load_is_a_model_that_is_not_there() -> None:
 
 
 def test_a_reply_is_put_together_and_listened_to() -> None:
-    engine, told = ScriptedEngine(*spoken("Hello")), list[int]()
+    engine, told = ScriptedEngine(*spoken("Hello")), list[str]()
 
     async def main() -> ModelReply:
         reply = await ask(model_of(engine), told.append)
@@ -118,7 +118,7 @@ def test_a_reply_is_put_together_and_listened_to() -> None:
 
     assert (reply.text, reply.served_by, reply.finish) == ("Hello", "m.gguf", "stop")
     assert (reply.usage.tokens_in, reply.usage.reported) == (11, True)
-    assert told == [1, 2, 3, 4, 5]
+    assert told == list("Hello")
     (asked,) = engine.asked
     assert asked["messages"] == [{"role": "user", "content": "Say hello."}]
     assert (asked["max_tokens"], asked["stream"]) == (4_096, True)

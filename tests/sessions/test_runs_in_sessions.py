@@ -450,7 +450,7 @@ def test_the_model_is_told_what_came_before(world: World) -> None:
     world.run(session, "rows = [1]\nFINAL('seven')", goal="how many hosts?")
 
     with world.client("FINAL(rows)") as client:
-        model = client._model
+        model = client.engine.models._own
         assert isinstance(model, ModelDouble)
         client.run("and now?", session=session)
 

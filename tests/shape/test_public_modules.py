@@ -35,7 +35,9 @@ MOVES = [(name, home) for home, names in MOVED.items() for name in names.split()
 
 
 def test_the_modules_that_were_promised_are_public() -> None:
-    promised = "attachments inputs ledger memory model sandbox sessions settings skills steps"
+    promised = (
+        "attachments inputs interop ledger memory model sandbox sessions settings skills steps"
+    )
     asked = {f"tallystick.{each}" for each in f"{promised} upkeep vocabulary".split()}
 
     assert {"tallystick", *asked} <= set(MODULES)

@@ -5,6 +5,9 @@ These names are the contract of this module; what else is in the package is inte
 - `SessionAttachments` puts, reads, lists and deletes what one holder keeps; each is a `Reference`
 - `Attachments` is the port of stores: that of a ledger is `Session.attachments`, and
   `MemoryAttachments` is one for tests
+- `Manifest` is the port of the rows beside the bytes, with each `Intent` to hold some; `NoManifest`
+  keeps none
+- `Persistence` and `DurabilityTier` say how long a store keeps what it holds
 - `AttachmentRef` names the bytes in records: id, media type, length, label
 - `reclaim` deletes what no holder keeps, by a `ReclaimPolicy`, and returns a `ReclaimReport`
 - `verify_attachments` reads everything that is held again, and returns a `VerifyReport`
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
         reclaim,
         verify_attachments,
     )
-    from tallystick.attachments.memory import MemoryAttachments
+    from tallystick.attachments.memory import MemoryAttachments, NoManifest
     from tallystick.attachments.port import (
         AttachmentCorrupt,
         AttachmentError,
@@ -38,7 +41,11 @@ if TYPE_CHECKING:
         Attachments,
         AttachmentSourceFailed,
         AttachmentTooLong,
+        DurabilityTier,
+        Intent,
+        Manifest,
         ManifestRecordFailed,
+        Persistence,
         ReclamationInFlight,
         ReclamationRefused,
         Reference,
@@ -56,9 +63,14 @@ __all__ = [
     "AttachmentSourceFailed",
     "AttachmentTooLong",
     "Attachments",
+    "DurabilityTier",
     "EmptyRootSet",
+    "Intent",
+    "Manifest",
     "ManifestRecordFailed",
     "MemoryAttachments",
+    "NoManifest",
+    "Persistence",
     "ReclaimPolicy",
     "ReclaimReport",
     "ReclamationInFlight",
@@ -77,11 +89,12 @@ if not TYPE_CHECKING:
             "tallystick.attachments.collect": (
                 "EmptyRootSet ReclaimPolicy ReclaimReport VerifyReport reclaim verify_attachments"
             ),
-            "tallystick.attachments.memory": "MemoryAttachments",
+            "tallystick.attachments.memory": "MemoryAttachments NoManifest",
             "tallystick.attachments.port": (
                 "AttachmentCorrupt AttachmentError AttachmentIoFailed "
                 "AttachmentMetaMissing AttachmentNotFound AttachmentSourceFailed "
-                "AttachmentTooLong Attachments ManifestRecordFailed ReclamationInFlight "
+                "AttachmentTooLong Attachments DurabilityTier Intent Manifest "
+                "ManifestRecordFailed Persistence ReclamationInFlight "
                 "ReclamationRefused Reference"
             ),
             "tallystick.attachments.session": "SessionAttachments",

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
+from tallystick.cli.followed import EventPrinter
 from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
-from tallystick.client import Session
-from tallystick.core.budget.amount import is_of_total, is_overrun
 from tallystick.core.charge import shown_usd
 from tallystick.core.records import (
     MemoryGiven,
@@ -29,18 +29,18 @@ from tallystick.core.records import (
     ReceiptIssued,
     Record,
     RunStarted,
-    encode_record,
-    tag_of,
 )
 from tallystick.core.records.receipts import holds_reservations
 from tallystick.inputs.strategy import Estimate, StrategyEstimate
-from tallystick.ledger.port import Ledger
+from tallystick.ledger.port import Ledger, TransferLedger
+from tallystick.live.stop import person_here
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
-from tallystick.model.prices import is_unpriced
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import recorded_model
-from tallystick.runtime.runs.result import Run
+from tallystick.runtime.runs.result import Run, next_steps
+from tallystick.runtime.runs.waiting import Waiting
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 # Further lines of a long one begin where the text of the first begins.
 _TEXT_COLUMN = 9
 _QUOTE_CHARS_MAX = 100
+# How much is shown of a call or a program that waits for a person.
+_WAITING_CHARS_MAX = 400
 # How much is shown of the last reply of a run without an answer.
 _REPLY_LINES_MAX, _REPLY_CHARS_MAX = 12, 200
 _NAME_CHARS_MAX = 300
@@ -69,6 +71,8 @@ def run_json(result: Run) -> str:
     `unchecked`, the claims that could not be verified, is always present, even if empty.
     """
     fields: dict[str, object] = msgspec.to_builtins(result)
+    # `value` is there if the answer had a schema.
+    fields.pop("typed", None)
     return msgspec.json.encode({**fields, "unchecked": fields.get("unchecked", [])}).decode()
 
 
@@ -97,7 +101,7 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         # Broken on terminals only, so that a log can be searched for the whole message.
         line = f"stopped  {result.stop}: {result.detail} ({what})"
         echo_line(line, indent=_TEXT_COLUMN, err=True)
-        for line in _reply_lines(result):
+        for line in (*waiting_lines(result.waits), *_reply_lines(result)):
             echo_line(line, indent=_TEXT_COLUMN, err=True)
     if result.session_lost:
         echo_error_line(
@@ -106,8 +110,48 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         )
     echo_error_line(_cost_line(result, bounded=bounded))
     echo_error_line(f"ledger   run {result.run} in {result.ledger}")
-    for number, line in enumerate(_next_steps(result)):
+    for number, line in enumerate(next_steps(result)):
         echo_error_line(f"{'' if number else 'next':<9}{line}")
+
+
+def waiting_lines(waits: Sequence[Waiting]) -> list[str]:
+    """Write what waits for a person, each call or program in a line."""
+    return [
+        f"waits    {plain(each.text(), chars_max=_WAITING_CHARS_MAX)}  (turn {each.turn} of run "
+        f"{each.run})"
+        for each in waits
+    ]
+
+
+def word_on_terminal(result: Run, display: Display) -> Decided | None:
+    """Ask the person at this terminal about what a run waits for, and return the decision.
+
+    Return None if the run does not wait, if there is no terminal, or if the person leaves it open.
+    """
+    here = sys.stdin.isatty() and sys.stderr.isatty() and display.shows_progress
+    if result.stop != "waiting" or not result.waits or not here:
+        return None
+    for line in waiting_lines(result.waits):
+        echo_error_line(line)
+    choice = click.prompt(
+        "approve (y), approve all of this run (a), deny (n), or decide later (l)?",
+        type=click.Choice(["y", "a", "n", "l"]),
+        default="l",
+        show_choices=False,
+        err=True,
+    )
+    if choice == "l":
+        return None
+    because = ""
+    if choice == "n":
+        because = click.prompt("why?", default="", show_default=False, err=True)
+    return Decided(
+        decision="deny" if choice == "n" else "approve",
+        by=person_here(),
+        because=because,
+        sha256s=tuple(sorted({each.sha256 for each in result.waits})),
+        all=choice == "a",
+    )
 
 
 def _cost_line(result: Run, *, bounded: bool) -> str:
@@ -140,53 +184,8 @@ def _reply_lines(result: Run) -> list[str]:
     return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*kept, *more])]
 
 
-# The option that raises the limit which stopped a run. The detail begins with the dimension.
-_RAISING = {
-    "usd": "--max-usd DOLLARS",
-    "tokens": "--max-tokens N",
-    "turns": "--max-turns N",
-    "wall_ms": "--timeout SECONDS",
-}
-
-
-def _next_steps(result: Run) -> list[str]:
-    """Return what to type to continue a run that has no answer, each command on its own line.
-
-    Return an empty list if no command helps: the run answered, was refused, or made no progress.
-    """
-    resume = f"tally resume {result.run}"
-    match result.stop:
-        case "cancelled" | "model_error" | "sandbox_error":
-            return [resume]
-        case "max_turns":
-            return [f"{resume} --max-turns N"]
-        case "deadline":
-            return [f"{resume} --timeout SECONDS"]
-        case "budget" if is_unpriced(result.detail):
-            return [
-                "declare the price of the model in [prices] of the configuration, or:",
-                f"{resume} --allow-unpriced",
-            ]
-        case "budget" if is_overrun(result.detail):
-            # A higher limit does not help: the provider charged more than a call had reserved.
-            return [resume]
-        case "budget" if is_of_total(result.detail):
-            return ["tally total USD --raise", resume]
-        case "budget":
-            option = _RAISING.get(result.detail.partition(":")[0])
-            return [resume if option is None else f"{resume} {option}"]
-        case "in_doubt":
-            return [
-                "find out whether the call happened, then repeat it or never repeat it:",
-                f"{resume} --in-doubt retry",
-                f"{resume} --in-doubt abandon",
-            ]
-        case _:
-            return []
-
-
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
-    """Print the size of the first prompt of a run, its strategies, and what each may cost."""
+    """Print the size of a run's first prompt, its strategies and their costs, or all as JSON."""
     if as_json:
         echo_json(estimate)
         return
@@ -325,15 +324,23 @@ class Display:
         )
 
     @contextmanager
-    def watching(self, progress: Progress, run: str | None = None) -> Iterator[Watcher]:
+    def watching(
+        self, progress: Progress, ledger: TransferLedger, run: str | None = None
+    ) -> Iterator[Watcher]:
         """Watch a run, and let Ctrl-C stop it; a second Ctrl-C ends the process.
 
-        `run` is the id of a run that is resumed. For a new one it is that of its first record.
+        Its events are printed as they come to be in `ledger`, if they are to be printed. `run` is
+        the id of a run that is resumed. For a new one it is that of its first record.
         """
-        watcher = Watcher(self, progress)
+        printer = EventPrinter(ledger, run) if self.events else None
+        watcher = Watcher(self, progress, printer)
         watcher.run = run
-        with interruptible(progress, lambda: watcher.run, prints=self.shows_progress):
-            yield watcher
+        try:
+            with interruptible(progress, lambda: watcher.run, prints=self.shows_progress):
+                yield watcher
+        finally:
+            if printer is not None:
+                printer.end()
 
     def end(self, result: Run) -> int:
         """Print the result of a run, and return the exit code that says how it ended."""
@@ -347,24 +354,24 @@ class Display:
 
 
 class Watcher:
-    """Follow the records of a tree of runs, show its progress, and print its events.
-
-    Events are printed once they are committed, so that what was printed survives the process.
+    """Follow the records of a tree of runs, show its progress, and have its events printed.
 
     `run` is the id of the root, `loaded` the skills that programs loaded.
     """
 
-    def __init__(self, display: Display, progress: Progress) -> None:
+    def __init__(self, display: Display, progress: Progress, printer: EventPrinter | None) -> None:
         self._display = display
         self._progress = progress
-        self._failed: Exception | None = None
+        self._printer = printer
         self.run: str | None = None
         self.loaded: list[str] = []
 
     def __call__(self, run: str, record: Record) -> None:
-        if self._failed is not None:
-            raise self._failed
         self.run = self.run or run
+        if self._printer is not None:
+            if self._printer.failed is not None:
+                raise self._printer.failed
+            self._printer.begin(self.run)
         if isinstance(record, ReceiptIssued) and run == self.run:
             self._display.receipts.append(record.receipt)
         skill = loaded_skill_id(record)
@@ -373,19 +380,6 @@ class Watcher:
         if self._display.shows_progress and isinstance(record, RunStarted) and record.strategy_why:
             echo_error_line(f"strategy {record.strategy}: {record.strategy_why}")
         self._progress.watch(run, record)
-
-    def committed(self, run: str, record: Record) -> None:
-        """Print an event, if events are to be printed, as one line of JSON on stdout.
-
-        If that fails, the next record raises the error, which ends the run.
-        """
-        if not self._display.events or self._failed is not None:
-            return
-        body = msgspec.Raw(encode_record(record))
-        try:
-            click.echo(msgspec.json.encode({"run": run, "tag": tag_of(record), "record": body}))
-        except Exception as error:
-            self._failed = error
 
     def waits(self, parent: str, change: int) -> None:
         self._progress.waits(parent, change)
@@ -402,11 +396,11 @@ def open_session(
     backend: str = AUTO,
     accept_without: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Session, Model, Pricing]]:
+) -> Iterator[tuple[Agent, Model, Pricing]]:
     """Open a session with the model, prices, total and memory of the settings; close it at the end.
 
     `given` is the memory of a run that is resumed, and replaces that of the settings. Raise what
-    `open_model`, `Memory.open` and `Session` raise if one of them cannot be opened.
+    `open_model`, `Memory.open` and `Agent` raise if one of them cannot be opened.
     """
     model = open_model(
         settings.model,
@@ -417,7 +411,7 @@ def open_session(
     pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
     with (
         _memory_of(settings, given) as memory,
-        Session(
+        Agent(
             ledger=ledger,
             config=settings,
             skills=skills,

@@ -217,7 +217,7 @@ with_new_limits = _limit_options(lambda _: "default: as before")
 shown_options = stack_options(
     JSON,
     click.option(
-        "--events", is_flag=True, help="Print each record as a JSON line once it is stored."
+        "--events", is_flag=True, help="Print each event as a JSON line once it is stored."
     ),
     click.option("--quiet", is_flag=True, help="Print only the answer."),
     click.option(

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
+    from tallystick.runtime.calls.deltas import TextDelta
+
 
 # A tree of runs as rows of text: for each run its state and cost, and what is left of the limits.
 #
@@ -289,8 +291,8 @@ class Progress(Protocol):
         """Add `change` to the number of children of a run that wait for a free slot."""
         ...
 
-    def heard(self, chars: int) -> None:
-        """Show that so many characters of the present reply have arrived."""
+    def heard(self, delta: TextDelta) -> None:
+        """Show how many characters of the present reply have arrived."""
         ...
 
     def say(self, line: str) -> None:
@@ -414,7 +416,7 @@ class _Silent:
 
     def waits(self, parent: str, change: int) -> None: ...
 
-    def heard(self, chars: int) -> None: ...
+    def heard(self, delta: TextDelta) -> None: ...
 
     def stopping(self) -> None: ...
 
@@ -505,14 +507,14 @@ class _Lines:
         with self.guard:
             self.tally.waits(parent, change)
 
-    def heard(self, chars: int) -> None: ...
+    def heard(self, delta: TextDelta) -> None: ...
 
     def stopping(self) -> None: ...
 
     def close(self) -> None: ...
 
     def _lines(self, run: str, record: Record) -> list[str]:
-        """Count a record, and return the lines that show it."""
+        """Count a record, and return the lines that show it. A child run has only its end's."""
         is_root = self.tally.branch(run) is self.tally.root
         ended = self.tally.add(run, record)
         lines: list[str] = []
@@ -677,8 +679,9 @@ class _Live:
     def waits(self, parent: str, change: int) -> None:
         self._lines.waits(parent, change)
 
-    def heard(self, chars: int) -> None:
-        self._chars = chars
+    def heard(self, delta: TextDelta) -> None:
+        if delta.call == "turn" and delta.run == self._lines.tally.root.run:
+            self._chars = delta.chars
 
     def say(self, line: str) -> None:
         self._compiling_since = self._clock() if line.startswith(COMPILING) else None

@@ -13,7 +13,9 @@ from tallystick.core.machine.compaction import BRIEF, EARLIER
 from tallystick.core.records import (
     FIGURE_MAX,
     AskModel,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -70,7 +72,7 @@ def transcript_lines(record: Record) -> list[str]:
             return [f"          {_query(record)}"]
         case RunProgram() | ProgramFinished():
             return [f"turn {record.turn:<4} {_program(record)}"]
-        case CallHost() | HostAnswered():
+        case CallHost() | HostAnswered() | CallWaiting() | CallDecided():
             return [f"          {_host(record)}"]
         case ReceiptIssued() | SnapshotTaken() | SkillMatched() | ProgramChecked():
             return _side_lines(record)
@@ -208,7 +210,8 @@ def _continuation(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
 def _decided(record: RunResumed) -> str:
     if record.decision is None:
         return ""
-    return f"  {decided(record.decision, by=record.by, at=record.at)}"
+    why = f": {plain(record.because)}" if isinstance(record.because, str) else ""
+    return f"  {decided(record.decision, by=record.by, at=record.at)}{why}"
 
 
 def decided(decision: PersonDecision, *, by: str, at: int) -> str:
@@ -238,8 +241,12 @@ def _step(record: StepEntered | StepLeft) -> str:
             )
 
 
-def _host(record: CallHost | HostAnswered) -> str:
+def _host(record: CallHost | HostAnswered | CallWaiting | CallDecided) -> str:
     match record:
+        case CallWaiting():
+            return f"waits      {plain(recorded_call_text(record))}  for a person"
+        case CallDecided():
+            return f"decided    {decided(record.decision, by=record.by, at=record.at)}"
         case CallHost():
             return f"calling    {plain(recorded_call_text(record))}  {record.policy}"
         case HostAnswered():

@@ -177,6 +177,21 @@ class Refused(TallystickError):
     code = "refused"
 
 
+class CallDenied(Facts, Refused):
+    """A person denied a call of a program. It was not made."""
+
+    code = "refused.denied"
+    told_as = "Denied"
+
+    name: str
+    by: str
+    because: str
+
+    def text(self) -> str:
+        why = f": {self.because[:1_000]}" if self.because else ""
+        return f"{self.name[:80]} was not called: {self.by or 'a person'} denied it{why}"
+
+
 class CapabilityDenied(Facts, Refused):
     """A program asked for what it was not given. Absent and not granted look the same."""
 

@@ -22,7 +22,9 @@ from tallystick.core.records import (
     DOUBTED,
     LEFT,
     AskModel,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     Continuation,
@@ -193,6 +195,27 @@ class History:
         """Return the refusal of a child run, or with `WHOLE` of a batch; None if there is none."""
         return self._refusals.get((intent, item))
 
+    def waiting(self, intent: int) -> CallWaiting | None:
+        """Return the record that a host call needs a person's word; None if it needed none."""
+        return self._waiting.get(intent)
+
+    @cached_property
+    def _waiting(self) -> Mapping[int, CallWaiting]:
+        return _by_intent(self._all(CallWaiting))
+
+    @cached_property
+    def undecided(self) -> Sequence[CallWaiting]:
+        """The calls that wait for a person's word, in their order."""
+        decided = {each.intent for each in self._all(CallDecided)}
+        return [
+            each
+            for each in self._all(CallWaiting)
+            if each.intent not in decided
+            and not self.begun(Key("host", each.intent))
+            and not self.is_answered(each.intent)
+            and each.program not in self.finished
+        ]
+
     def is_answered(self, intent: int) -> bool:
         """Return True if the answer to a host call is recorded."""
         return Key("host", intent) in self._ended
@@ -301,12 +324,6 @@ class History:
         asked = [each for each in self.inside(program) if isinstance(each, QueryAsked)]
         is_open = any(self.ended(key_of(each)) is None for each in asked)
         return "llm_query" if is_open else None
-
-    def times_begun(self, intent: int) -> int:
-        """Return how often an effect was begun; 0 for a host call that is none, or never was."""
-        calls = self.begun(Key("host", intent))
-        last = calls[-1] if calls else None
-        return last.attempt if isinstance(last, CallHost) else 0
 
     # -- the run -------------------------------------------------------------------------------
 

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import BinaryIO, assert_never
 
 from tallystick.attachments.port import AttachmentError, Store
-from tallystick.core.errors import InvalidName, RunNotFound, TransferRefused, UsageError
+from tallystick.core.chain import Sealed, time_of
+from tallystick.core.errors import (
+    InvalidName,
+    RecordUnreadable,
+    RunNotFound,
+    TransferRefused,
+    UsageError,
+)
 from tallystick.core.machine.commands import (
     Code,
     Command,
@@ -26,7 +33,9 @@ from tallystick.core.machine.reply import Reply, command_name, parse_reply
 from tallystick.core.records import (
     AskModel,
     AttachmentRef,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -59,12 +68,19 @@ from tallystick.core.views.receipt import holds_steps
 from tallystick.interop.trajectory_events import (
     CHARS_MAX,
     BudgetWarning,
+    CommandChecked,
     CommandExecuted,
     CommandParsed,
     CommandParseFailed,
+    CommandStarted,
+    Content,
     EntryPosition,
     ErrorSeen,
     GivenText,
+    HostAnswer,
+    HostCall,
+    HostCallDecided,
+    HostCallWaiting,
     LlmCall,
     LlmResponse,
     QueryComplete,
@@ -78,7 +94,7 @@ from tallystick.interop.trajectory_events import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import ancestors_of
-from tallystick.runtime.runs.history import runs_inside
+from tallystick.runtime.runs.history import UNREADABLE, runs_inside
 from tallystick.storage.private_file import open_new
 
 # Trajectory events of model calls and programs, each made from one record.
@@ -234,6 +250,75 @@ def program_event(
     )
 
 
+def verdict_event(at: EntryPosition, record: ProgramChecked, shown: Shown) -> CommandChecked:
+    """Return the event of the check of a program against the vocabulary."""
+    return CommandChecked(
+        **at,
+        part=record.part,
+        command_sha256=record.sha256,
+        decision=record.decision,
+        message=shown.content(record.message),
+    )
+
+
+def waiting_event(
+    at: EntryPosition, record: CallWaiting | CallDecided, shown: Shown
+) -> HostCallWaiting | HostCallDecided:
+    """Return the event of a call that waits for a person, or of what was decided about it."""
+    if isinstance(record, CallDecided):
+        return HostCallDecided(
+            **at,
+            intent=record.intent,
+            request_sha256=record.request_sha256,
+            decision=record.decision,
+            by=record.by,
+            because=record.because,
+        )
+    return HostCallWaiting(
+        **at,
+        intent=record.intent,
+        name=record.name,
+        request_sha256=record.request_sha256,
+        request=_request_of(record, shown),
+    )
+
+
+def _request_of(record: CallHost | CallWaiting, shown: Shown) -> Content | None:
+    if isinstance(record.request_ref, AttachmentRef):
+        return shown.stored_content("", record.request_ref)
+    return shown.content(record.request) if isinstance(record.request, str) else None
+
+
+def host_events(
+    at: EntryPosition, record: CallHost | HostAnswered, shown: Shown
+) -> Iterator[HostCall | HostAnswer]:
+    """Yield the event of an effect that is about to happen, or of the answer to a call.
+
+    There is none for the answer of a piece of a text, and of a model call, which has its own.
+    """
+    if isinstance(record, CallHost):
+        yield HostCall(
+            **at,
+            intent=record.intent,
+            name=record.name,
+            attempt=record.attempt,
+            request_sha256=record.request_sha256,
+            request=_request_of(record, shown),
+        )
+    elif record.reply_sha256 is None:
+        request = shown.content(record.request) if isinstance(record.request, str) else None
+        reply = record.reply[1:].decode("utf-8", "replace")
+        yield HostAnswer(
+            **at,
+            intent=record.intent,
+            name=record.name,
+            success=record.ok,
+            request_sha256=record.request_sha256,
+            request=request,
+            reply=shown.stored_content(reply, record.reply_ref),
+        )
+
+
 def _argument(command: Command) -> str:
     """Return the text that a command holds."""
     match command:
@@ -268,12 +353,24 @@ _SHOWN = Shown()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEntry:
-    """A record, and the entry that holds it."""
+    """A record, and the entry that holds it. `at` is when it was appended, None if unknown."""
 
     run: str
     seq: int
     hash: str
     record: Record
+    at: int | None = None
+
+
+def entry_of(run: str, seq: int, sealed: Sealed) -> ChainEntry | None:
+    """Return an entry of a ledger with its record; None if its body was erased.
+
+    Raise `RecordUnreadable` if the body is no record of this version.
+    """
+    if sealed.body is None:
+        return None
+    record = _record_in(run, seq, sealed.body)
+    return ChainEntry(run=run, seq=seq, hash=sealed.hash, record=record, at=time_of(sealed))
 
 
 # The entries of a chain by its name; None if it is not here.
@@ -289,7 +386,23 @@ def trajectory_of(
     below 64 levels, the parent's records of the child are used. Errors of `entries` and `children`
     are passed on.
     """
-    yield from _ChainEvents(children, shown).chain(entries, parent=None, depth=0)
+    opened: list[Iterable[ChainEntry]] = []
+
+    def open_child(run: str) -> bool:
+        found = children(run)
+        opened.extend(() if found is None else (found,))
+        return found is not None
+
+    trajectory = Trajectory(shown, open_child=open_child)
+
+    def events(chain: Iterable[ChainEntry]) -> Iterator[TrajectoryEvent]:
+        for entry in chain:
+            yield from trajectory.add(entry)
+            while opened:
+                yield from events(opened.pop())
+
+    yield from events(entries)
+    yield from trajectory.session_end()
 
 
 @dataclass(slots=True)
@@ -308,37 +421,54 @@ class _Run:
     elsewhere: set[str] = field(default_factory=set)
     ended: tuple[ChainEntry, RunEnded] | None = None
 
-    def at(self, entry: ChainEntry, *, deeper: int = 0) -> EntryPosition:
+    def at(self, entry: ChainEntry, *, deeper: int = 0, said: int | None = None) -> EntryPosition:
+        """Return the position of an entry. `said` is the time in its record, for older headers."""
         return EntryPosition(
             run=entry.run,
             seq=entry.seq,
             hash=entry.hash,
             iteration=self.turn,
             depth=self.depth + deeper,
+            at=said if entry.at is None else entry.at,
         )
 
 
-class _ChainEvents:
-    """The events of chains, each of them once."""
+class Trajectory:
+    """The events of a run and of those inside it, made entry by entry, each entry once.
 
-    def __init__(self, children: Chains, shown: Shown) -> None:
-        self._children = children
+    The entries of a chain come in their order, those of a child after the one that begins it; how
+    chains are mixed is up to the caller. `open_child` is called once for each child that is begun.
+    It returns True if the entries of the child will be added too, and False if they are not here.
+    """
+
+    def __init__(
+        self, shown: Shown = _SHOWN, *, open_child: Callable[[str], bool] = lambda run: False
+    ) -> None:
         self._shown = shown
+        self._open_child = open_child
         self._seen: set[str] = set()
+        # Any other chain is the outermost one, or one that it was forked from.
+        self._root = _Run(None, 0, outermost=True)
+        self._inside: dict[str, _Run] = {}
+        self._told: set[str] = set()
 
-    def chain(
-        self, entries: Iterable[ChainEntry], *, parent: str | None, depth: int
-    ) -> Iterator[TrajectoryEvent]:
-        """Yield the events of a chain; last, if the outermost one ended, the end of the session.
+    def add(self, entry: ChainEntry) -> Iterator[TrajectoryEvent]:
+        """Yield the events of an entry. Take all of them before the next entry is added."""
+        run = self._inside.get(entry.run, self._root)
+        self._seen.add(entry.run)
+        self._told.add(entry.run)
+        run.turn = getattr(entry.record, "turn", run.turn)
+        yield from self._entry_events(run, entry)
 
-        `parent` is the run that began it, None for the outermost one.
-        """
-        run = _Run(parent, depth, outermost=parent is None)
-        for entry in entries:
-            self._seen.add(entry.run)
-            run.turn = getattr(entry.record, "turn", run.turn)
-            yield from self._entry_events(run, entry)
-        if run.outermost and run.ended is not None:
+    @property
+    def has_ended(self) -> bool:
+        """True if the outermost run has ended with the entries so far."""
+        return self._root.ended is not None
+
+    def session_end(self) -> Iterator[SessionEnd]:
+        """Yield the end of the session if the outermost run has ended, after its last entry."""
+        run = self._root
+        if run.ended is not None:
             entry, ended = run.ended
             yield SessionEnd(
                 **run.at(entry), session_id=run.session_id, stop=ended.stop, charge=ended.charge
@@ -354,17 +484,17 @@ class _ChainEvents:
                 yield from self._child_events(run, entry, record)
             case RunEnded() as record:
                 yield from self._end_events(run, entry, record)
-            case RunProgram() as record:
-                run.programs[record.intent] = record
-            case ProgramFinished() as record:
-                yield self._program_event(run, entry, record)
+            case RunProgram() | ProgramFinished() | ProgramChecked() as record:
+                yield from self._program_events(run, entry, record)
+            case CallWaiting() | CallDecided() as record:
+                yield waiting_event(run.at(entry), record, self._shown)
+            case CallHost() | HostAnswered() as record:
+                yield from host_events(run.at(entry), record, self._shown)
             # Other systems have no events for these. They are listed one by one, and not as "all
             # others", so that the type checker asks where a new record belongs.
-            case CallHost() | HostAnswered() | SnapshotTaken() | ReceiptIssued() | RunPruned():
+            case SnapshotTaken() | ReceiptIssued() | RunPruned() | StepEntered() | StepLeft():
                 pass
-            case StepEntered() | StepLeft() | SkillMatched() | ProgramChecked():
-                pass
-            case FilesKept() | NetworkAttempted():
+            case SkillMatched() | FilesKept() | NetworkAttempted():
                 pass
             case _:
                 yield from self._call_events(run, entry, entry.record)
@@ -412,8 +542,7 @@ class _ChainEvents:
             caller = record.caller
             run.parent, run.depth = (None, 0) if caller is None else (caller.run, caller.depth)
             yield SessionStart(
-                **run.at(entry),
-                at=record.started_at,
+                **run.at(entry, said=record.started_at),
                 session_id=record.session_id,
                 model=record.model,
                 template=record.template,
@@ -425,8 +554,7 @@ class _ChainEvents:
         given = [GivenText(name=each.name, sha256=each.sha256, bytes=each.bytes)
                  for each in record.contexts]  # fmt: skip
         yield QueryStart(
-            **run.at(entry),
-            at=record.started_at,
+            **run.at(entry, said=record.started_at),
             query=entry.run,
             begun="started",
             parent_query=run.parent,
@@ -443,11 +571,13 @@ class _ChainEvents:
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id
         run.model = model or run.model
+        decided = None if isinstance(record, RunForked) else record.decision
         return QueryStart(
-            **run.at(entry),
-            at=record.at,
+            **run.at(entry, said=record.at),
             query=entry.run,
             begun="forked" if isinstance(record, RunForked) else "resumed",
+            decision=decided,
+            by=None if isinstance(record, RunForked) or decided is None else record.by,
             parent_query=run.parent,
             model=model,
             limits=record.limits,
@@ -481,6 +611,10 @@ class _ChainEvents:
         self, run: _Run, entry: ChainEntry, record: ChildBegun | ChildEnded
     ) -> Iterator[TrajectoryEvent]:
         if isinstance(record, ChildEnded):
+            if record.run in self._inside and record.run not in self._told:
+                # It was to be added, and is gone or was never written.
+                del self._inside[record.run]
+                yield self._absent_begin_event(run, entry, record)
             if record.run in run.elsewhere:
                 # Its chain is not here, but its parent knows how it ended.
                 yield self._absent_end_event(run, entry, record)
@@ -489,12 +623,16 @@ class _ChainEvents:
             return
         self._seen.add(record.run)
         depth = run.depth + 1
-        entries = self._children(record.run) if depth <= DEPTH_MAX else None
-        if entries is not None:
-            yield from self.chain(entries, parent=entry.run, depth=depth)
+        if depth <= DEPTH_MAX and self._open_child(record.run):
+            self._inside[record.run] = _Run(entry.run, depth, outermost=False)
             return
+        yield self._absent_begin_event(run, entry, record)
+
+    def _absent_begin_event(
+        self, run: _Run, entry: ChainEntry, record: ChildBegun | ChildEnded
+    ) -> QueryStart:
         run.elsewhere.add(record.run)
-        yield QueryStart(
+        return QueryStart(
             **run.at(entry, deeper=1),
             query=record.run,
             begun="elsewhere",
@@ -516,6 +654,24 @@ class _ChainEvents:
         )
 
     # -- programs ------------------------------------------------------------------------------
+
+    def _program_events(
+        self, run: _Run, entry: ChainEntry, record: RunProgram | ProgramFinished | ProgramChecked
+    ) -> Iterator[TrajectoryEvent]:
+        match record:
+            case ProgramChecked():
+                yield verdict_event(run.at(entry), record, self._shown)
+            case RunProgram():
+                run.programs[record.intent] = record
+                yield CommandStarted(
+                    **run.at(entry),
+                    intent=record.intent,
+                    part=record.part,
+                    kind=record.kind,
+                    command_sha256=record.sha256,
+                )
+            case ProgramFinished():
+                yield self._program_event(run, entry, record)
 
     def _program_event(
         self, run: _Run, entry: ChainEntry, record: ProgramFinished
@@ -545,7 +701,7 @@ class Exported:
     erased: int
 
 
-class _Source:
+class ChainSource:
     """The chains of a ledger, and the texts that are stored apart from them."""
 
     def __init__(self, ledger: Ledger, store: Store) -> None:
@@ -585,11 +741,19 @@ class _Source:
 
     def _entries_of(self, run: str, stop: int | None) -> Iterator[ChainEntry]:
         for seq, sealed in enumerate(self._ledger.read(run, stop=stop)):
-            if sealed.body is None:
+            entry = entry_of(run, seq, sealed)
+            if entry is None:
                 self.erased += 1
                 continue
-            record = decode_record(sealed.body)
-            yield ChainEntry(run=run, seq=seq, hash=sealed.hash, record=record)
+            yield entry
+
+
+def _record_in(run: str, seq: int, body: bytes) -> Record:
+    """Return the record of an entry. Raise `RecordUnreadable` if it is none of this version."""
+    try:
+        return decode_record(body)
+    except UNREADABLE as error:
+        raise RecordUnreadable(run=run, seq=seq, why=str(error)) from error
 
 
 def export_trajectory(
@@ -606,14 +770,14 @@ def export_trajectory(
     `redact` leaves texts out; without `full`, long texts are cut. A new file is removed if the
     export fails; what was written to an open one stays. Raise `UsageError` for a chain of steps,
     and for a run without any content left or yet; `RunNotFound` or `InvalidName` for no run. Raise
-    `TransferRefused` if a new file exists or cannot be written, `LedgerError` for a record that
-    cannot be read.
+    `TransferRefused` if a new file exists or cannot be written, `RecordUnreadable` for a
+    record that cannot be read, and other errors of the ledger.
     """
-    first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
-    if holds_steps(first):
+    first = [each.body for each in ledger.read(run, stop=1) if each.body is not None]
+    if holds_steps([_record_in(run, 0, body) for body in first]):
         inside = ", ".join(runs_inside(ledger, run)) or "none are here"
         raise UsageError(f"{run} holds steps, which have no trajectory; name a run: {inside}")
-    source = _Source(ledger, store)
+    source = ChainSource(ledger, store)
     events = _events(source, run, redact=redact, full=full)
     # Take the first event before the file is made: a run without events then leaves no file.
     begun = next(events, None)
@@ -629,7 +793,9 @@ def export_trajectory(
     return Exported(events=count, erased=source.erased)
 
 
-def _events(source: _Source, run: str, *, redact: bool, full: bool) -> Iterator[TrajectoryEvent]:
+def _events(
+    source: ChainSource, run: str, *, redact: bool, full: bool
+) -> Iterator[TrajectoryEvent]:
     shown = Shown(redact=redact, chars_max=None if full else CHARS_MAX, text_of=source.text_of)
     return trajectory_of(source.with_ancestors(run), children=source.child_entries, shown=shown)
 

@@ -15,7 +15,14 @@ import msgspec
 
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.json_text import digest
-from tallystick.core.records import AttachmentRef, StopReason, encodable
+from tallystick.core.records import (
+    AttachmentRef,
+    CheckDecision,
+    PersonDecision,
+    ProgramKind,
+    StopReason,
+    encodable,
+)
 
 # The texts of a run in trajectory events: whole, cut, or left out.
 
@@ -73,8 +80,8 @@ class Shown:
     def stored_content(self, text: str, ref: AttachmentRef | None) -> Content:
         """Return a text as content; if there is a reference to it, the stored one.
 
-        Its bytes and digest are those of the reference. If it is redacted, or cannot be read, the
-        number of characters is None; if it cannot be read, so is the text.
+        Its bytes and digest are those of the reference. If it is redacted, the text is a mark. If
+        it cannot be read, the text is None. In both cases the number of characters is None.
         """
         if ref is None:
             return self.content(text)
@@ -127,6 +134,7 @@ TERMINATIONS: dict[StopReason, Termination] = {
     "sandbox_error": "Error",
     "in_doubt": "Error",
     "no_progress": "Error",
+    "waiting": "Error",
 }
 _BUDGETS: dict[str, Termination] = {
     "tokens": "TokenBudgetExhausted",
@@ -166,13 +174,17 @@ class EntryPosition(TypedDict):
     hash: str
     iteration: int
     depth: int
+    at: int | None
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event_type"):
     """The fields of every event.
 
-    `run`, `seq` and `hash` are those of the entry. `at` is milliseconds since 1970, if a record
-    says. `iteration` is the turn, 0 before the first; `depth` is 0 for a run that no program began.
+    `run`, `seq` and `hash` are those of the entry, `at` is when it was appended, in milliseconds
+    since 1970; None for one of an older version. `iteration` is the turn, 0 before the first;
+    `depth` is 0 for a run that no program began. `number` counts the events of a run that is
+    followed, with those inside it, from 1. It is the same in every process and for ever. An export
+    has no numbers: it has the events of a child where its parent began it.
     """
 
     run: str
@@ -181,6 +193,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event_type"):
     iteration: int
     depth: int
     at: int | None = None
+    number: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SessionStart(_Event, frozen=True, kw_only=True, tag="session_start"):
@@ -199,6 +212,7 @@ class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
     """A run begins, or is resumed or forked. `query` is its id, `parent_query` that of its parent.
 
     A field that is None was not recorded again. Of a child that is not here, nothing else is known.
+    `decision` is what the person `by` decided about what the run waited for.
     """
 
     query: str
@@ -208,6 +222,8 @@ class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
     model: str | None = None
     limits: RunLimits | None = None
     contexts: tuple[GivenText, ...] = ()
+    decision: PersonDecision | None = None
+    by: str | None = None
 
 
 class LlmCall(_Event, frozen=True, kw_only=True, tag="llm_call"):
@@ -261,6 +277,71 @@ class CommandParseFailed(_Event, frozen=True, kw_only=True, tag="command_parse_f
 
     intent: int
     problem: Content
+
+
+class CommandChecked(_Event, frozen=True, kw_only=True, tag="command_checked"):
+    """The check of a program against the vocabulary of the run, before it runs."""
+
+    part: int
+    command_sha256: str
+    decision: CheckDecision
+    message: Content
+
+
+class CommandStarted(_Event, frozen=True, kw_only=True, tag="command_started"):
+    """A program begins to run. `part` is its index in the reply."""
+
+    intent: int
+    part: int
+    kind: ProgramKind
+    command_sha256: str
+
+
+class HostCall(_Event, frozen=True, kw_only=True, tag="host_call"):
+    """A call of a program that changes something outside is about to be made.
+
+    `request` is what was asked, as the program sent it: name, arguments, named arguments. It is
+    None for a record of an older version.
+    """
+
+    intent: int
+    name: str
+    attempt: int
+    request_sha256: str
+    request: Content | None
+
+
+class HostCallWaiting(_Event, frozen=True, kw_only=True, tag="host_call_waiting"):
+    """A call of a program needs a person's word. The run ends as `waiting`, or waits inside.
+
+    `request` is as in `HostCall`. A decision is bound to its digest.
+    """
+
+    intent: int
+    name: str
+    request_sha256: str
+    request: Content | None
+
+
+class HostCallDecided(_Event, frozen=True, kw_only=True, tag="host_call_decided"):
+    """The person `by` decided about a call that waited inside. Else that is in `query_start`."""
+
+    intent: int
+    request_sha256: str
+    decision: PersonDecision
+    by: str
+    because: str
+
+
+class HostAnswer(_Event, frozen=True, kw_only=True, tag="host_answer"):
+    """The answer to a call of a program. `request` is that of a short read, else None."""
+
+    intent: int
+    name: str
+    success: bool
+    request_sha256: str
+    request: Content | None
+    reply: Content
 
 
 class CommandExecuted(_Event, frozen=True, kw_only=True, tag="command_executed"):
@@ -342,7 +423,13 @@ TrajectoryEvent = (
     | LlmResponse
     | CommandParsed
     | CommandParseFailed
+    | CommandChecked
+    | CommandStarted
     | CommandExecuted
+    | HostCall
+    | HostCallWaiting
+    | HostCallDecided
+    | HostAnswer
     | QueryComplete
     | SessionEnd
     | BudgetWarning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
 
@@ -31,6 +31,9 @@ class MemoryLedger:
         self._guard = threading.Lock()
         self._rows: dict[str, RunRow] = {}
         self._entries: dict[str, list[Sealed]] = {}
+        # The places of the entries of each run in the order of all runs.
+        self._places: dict[str, list[int]] = {}
+        self._next_place = 0
 
     @property
     def lock_folder(self) -> None:
@@ -102,6 +105,15 @@ class MemoryLedger:
             custody.require_row(self._rows.get(run), run)
             return iter(self._entries[run][start:stop])
 
+    def order(self, starts: Mapping[str, int], *, most: int) -> Sequence[tuple[str, int]]:
+        with self._guard:
+            found = [
+                (place, run, seq)
+                for run, start in starts.items()
+                for seq, place in enumerate(self._places.get(run, ())[start:], start)
+            ]
+        return [(run, seq) for _, run, seq in sorted(found)[:most]]
+
     def runs(
         self,
         which: RunFilter = EVERY_RUN,
@@ -133,6 +145,7 @@ class MemoryLedger:
                 also(None)
             del self._rows[run]
             del self._entries[run]
+            self._places.pop(run, None)
 
     def release(self, run: str) -> RunRow:
         with self._guard:
@@ -164,7 +177,7 @@ class MemoryLedger:
                 before = self._rows.get(row.run)
                 found = row if before is None else copy_facts(before, row)
                 self._rows[row.run] = row_after_entries(found, map(tagged_entry, new))
-                self._entries.setdefault(row.run, []).extend(new)
+                self._extend(row.run, new)
 
     def erase(self, run: str, seqs: Sequence[int]) -> None:
         with self._guard:
@@ -210,7 +223,13 @@ class MemoryLedger:
             if also is not None:
                 also(None)
             self._rows[run] = row_after_entries(row, map(tagged_entry, entries))
-            self._entries[run].extend(entries)
+            self._extend(run, entries)
+
+    def _extend(self, run: str, entries: Sequence[Sealed]) -> None:
+        self._entries.setdefault(run, []).extend(entries)
+        end = self._next_place + len(entries)
+        self._places.setdefault(run, []).extend(range(self._next_place, end))
+        self._next_place = end
 
 
 _: type[TransferLedger] = MemoryLedger

@@ -9,7 +9,7 @@ Rule 3: reading checks only that each entry is at its place. Hashes are checked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The row of a run: its head, its owner, and the facts by which runs are found.
 
     `created_at` is in milliseconds, read from the id. Only a run that is neither moved nor imported
-    can be claimed: a `moved` one went to another ledger, and an `imported` one is a copy of a run
+    can be claimed. A `moved` one went to another ledger, and an `imported` one is a copy of a run
     that another ledger owns. `owner` is the last process that claimed the run, if it gave its id.
     `owner` grants no right to write; only the fencing token does.
 
@@ -202,6 +202,15 @@ class Ledger(Protocol):
         A `stop` of None reads to the end. Raise `RunNotFound` at the call, before the first entry.
         Raise `LedgerCorrupt` at a damaged entry, after those before it. Entries appended meanwhile
         may be included.
+        """
+
+    def order(self, starts: Mapping[str, int], *, most: int) -> Sequence[tuple[str, int]]:
+        """Return where the entries of several runs are, in the order in which they were committed.
+
+        `starts` has the first position to return of each run; a run that is not here has no
+        entries. Each entry is returned as its run and its position, at most `most` of them. The
+        order is one over all runs of the ledger, and an entry that is committed later never comes
+        before one that was returned. All are read at one moment.
         """
 
     def runs(

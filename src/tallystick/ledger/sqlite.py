@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import islice
@@ -200,6 +200,9 @@ _ENTRIES = f"""
     SELECT {_COLUMNS} FROM entry {_WITH_BODY}
     WHERE entry.run = ? AND entry.seq >= ? ORDER BY entry.seq
 """
+# A row gets the next rowid as it is written, and one process writes at a time. So rowids are in the
+# order of the commits. Rewriting the file (VACUUM) keeps that order.
+_ORDER = "SELECT rowid, seq FROM entry WHERE run = ? AND seq >= ? ORDER BY seq LIMIT ?"
 _PUT = f"""
     REPLACE INTO run ({columns.BASE}, {", ".join(columns.COLUMNS)})
     VALUES ({", ".join("?" * (len(columns.COLUMNS) + 7))})
@@ -526,6 +529,19 @@ class SqliteLedger:
             custody.require_row(self._rows.row(db, run), run)
         return self._entries(run, start, sys.maxsize if stop is None else stop)
 
+    def order(self, starts: Mapping[str, int], *, most: int) -> Sequence[tuple[str, int]]:
+        found: list[tuple[int, str, int]] = []
+        with self._file.reading() as db:
+            # One state for all of them: an entry of one run may follow from one of another.
+            db.execute("BEGIN")
+            try:
+                for run, start in starts.items():
+                    rows = db.execute(_ORDER, (run, start, most))
+                    found += [(place, run, seq) for place, seq in rows]
+            finally:
+                db.execute("COMMIT")
+        return [(run, seq) for _, run, seq in sorted(found)[:most]]
+
     def runs(
         self,
         which: RunFilter = EVERY_RUN,
@@ -678,7 +694,10 @@ class SqliteLedger:
         return work, size, head
 
     def _entries(self, run: str, seq: int, stop: int) -> Iterator[Sealed]:
-        """Read in batches, so that a slow reader holds neither a lock nor much memory."""
+        """Yield the entries from `seq` to before `stop`, or to the last one.
+
+        They are read in batches, so that a slow reader holds neither a lock nor much memory.
+        """
         while seq < stop and (batch := self._batch(run, seq, min(stop - seq, _BATCH_ENTRIES))):
             yield from batch
             seq += len(batch)

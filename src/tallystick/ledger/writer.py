@@ -278,7 +278,7 @@ class Writer:
                 self._last = None
 
     def _fill(self, batch: list[_Submission]) -> None:
-        """Add queued submissions, up to the size of a transaction. One that is too large waits."""
+        """Add queued submissions to `batch`, up to the size of a transaction. The next waits."""
         size = sum(item.bytes for item in batch)
         with contextlib.suppress(Empty):
             while len(batch) < _BATCH_MAX:

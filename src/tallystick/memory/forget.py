@@ -17,7 +17,6 @@ are listed, and nothing is claimed of them. Recorded runs are another file's: se
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from tallystick.memory.note import (
     Permission,
     check_agent,
     is_note_id,
+    worth_of,
 )
 from tallystick.memory.recall.selection import EVERYTHING, Row, select_notes
 from tallystick.memory.receipts.receipt import (
@@ -47,7 +47,8 @@ from tallystick.memory.receipts.receipt import (
     receipt_bytes,
 )
 from tallystick.memory.receipts.receipts import chain_end, issue_forget
-from tallystick.memory.remember import check_may, check_origin
+from tallystick.memory.remember import check_origin
+from tallystick.memory.sharing import check_may
 from tallystick.memory.store.projection import OPEN
 from tallystick.memory.store.records import (
     Criteria,
@@ -65,45 +66,8 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import EntryHeader, LogWriter, SqliteMemory, read_entry_header
 
-# Decay: the importance of a note after some hours, by its own function.
-
-
-DECAY_RATE_PER_HOUR = 0.01
 # The amount by which forgetting by decay lowers the importance, unless the note has its own rate.
 DECAY_STEP = 0.1
-_ACCESS_WEIGHT = 0.05
-
-
-def effective_importance(
-    importance: float,
-    *,
-    hours: float,
-    access_count: int = 0,
-    rate: float | None = None,
-    function: str | None = None,
-) -> float:
-    """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
-
-    The rate is 0.01 per hour by default; hours below 0 count as 0. `linear` replaces the
-    exponential by 1 - rate × hours, at least 0. `step:<h>` halves every h hours, and
-    `power_law:<a>` divides by (1 + hours) to the power of a. Any other name is the exponential.
-    Raise `ValueError` if `step` or `power_law` has no number.
-    """
-    age = max(0.0, hours)
-    speed = DECAY_RATE_PER_HOUR if rate is None else rate
-    name, _, number = (function or "exponential").partition(":")
-    match name:
-        case "linear":
-            left = max(0.0, 1.0 - speed * age)
-        case "step":
-            # After a thousand halvings the rest is 0 for every purpose.
-            steps = age // float(number) if float(number) > 0 else 1_000.0
-            left = 0.5 ** min(steps, 1_000.0)
-        case "power_law":
-            left = (1.0 + age) ** -float(number)
-        case _:
-            left = math.exp(-speed * age)
-    return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
 
 
 def importance_after_decay(importance: float, *, rate: float | None) -> float:
@@ -230,12 +194,11 @@ def decay_pass(
         for row in living_rows(writer.db, writer.head.count, writer.at):
             if row.note.memory_type is MemoryType.PROCEDURAL:
                 continue
-            left = effective_importance(
+            left = worth_of(
+                row.note,
                 row.state.importance,
-                hours=(writer.at - row.note.created_at) / _HOUR_MS,
+                now=writer.at,
                 access_count=counts.get(row.number, 0),
-                rate=row.note.decay_rate,
-                function=row.note.decay_function,
             )
             if left < archive_below:
                 gone = left < forget_below
@@ -258,7 +221,10 @@ def begin_forgetting(memory: SqliteMemory, ids: Sequence[str], *, runs: Sequence
 
 
 def announced_runs(memory: SqliteMemory, ids: Collection[str]) -> frozenset[str]:
-    """Return the runs that were to be erased with one of these notes, whether or not they were."""
+    """Return the runs that were to be erased with one of these notes, whether or not they were.
+
+    Raise one of `UNREADABLE` for an entry that cannot be read.
+    """
     found: set[str] = set()
     with memory.reading() as db:
         for (body,) in db.execute("SELECT body FROM forgetting JOIN log USING (seq)"):
@@ -359,7 +325,8 @@ def exports_of(db: sqlite3.Connection, ids: Collection[str]) -> tuple[tuple[int,
 def find_act(db: sqlite3.Connection, origin: str) -> EarlierAct | None:
     """Return what was forgotten under an origin, or None if nothing was.
 
-    Raise `NoteInvalid` for the origin of a request to remember.
+    Raise `NoteInvalid` for the origin of a request to remember, and one of `UNREADABLE` for an
+    entry that cannot be read.
     """
     row = db.execute("SELECT seq FROM origin WHERE origin = ?", (origin,)).fetchone()
     if row is None:

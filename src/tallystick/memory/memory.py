@@ -25,8 +25,7 @@ from tallystick.core.errors import StoreError, UsageError, system_errors
 from tallystick.core.ids import moment_ms
 from tallystick.core.json_text import digest
 from tallystick.memory.errors import ModelMismatch, NoteInvalid
-from tallystick.memory.forget import effective_importance
-from tallystick.memory.note import NewNote, Note, check_agent
+from tallystick.memory.note import NewNote, Note, check_agent, worth_of
 from tallystick.memory.recall.minilm import DIMENSIONS, MiniLm, missing
 from tallystick.memory.recall.recall import (
     Asking,
@@ -236,7 +235,6 @@ AGENT = "agent"
 # The most notes that are embedded before a recall. If more are waiting, the recall would take too
 # long: it goes without them, and a remark says so.
 _EMBEDDED_MAX = 200
-_HOUR_MS = 3_600_000
 _HALF = re.compile("[\ud800-\udfff]")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -328,15 +326,17 @@ class Memory:
         """The agent for whom notes are read; None is the owner of the file."""
         return self._reader
 
-    def prepare(self) -> None:
-        """Do now what the next recall would otherwise do first.
+    def prepare(self, *, strategy: Strategy = "auto") -> None:
+        """Do now what the next recall by a strategy would otherwise do first.
 
-        Load the embedder, embed the new notes, let the index follow the log, and count the
-        tokens of notes that were not counted yet. If more than 200 notes are waiting, none is
-        embedded. Raise `UsageError` if the files of the model are not the ones that this version
-        was made for.
+        Load the embedder if the strategy needs one, embed the new notes, let the index follow the
+        log, and count the tokens of notes that were not counted yet. If more than 200 notes are
+        waiting, none is embedded. Raise `UsageError` if the files of the model are not the ones
+        that this version was made for.
         """
-        embedder, _ = self._embedder_for("auto", self.profile, None)
+        # What a strategy refuses is refused by the recall itself, and not here.
+        by_words: Strategy = strategy if strategy in ("lexical", "exact") else "auto"
+        embedder, _ = self._embedder_for(by_words, self.profile, None)
         if embedder is not None:
             # Its first use also takes longer than the others.
             embedder.embed("warm")
@@ -400,12 +400,11 @@ class Memory:
         Raise `NoteNotFound` or `NoteErased` as `note` does.
         """
         seen = self.note(id)
-        return effective_importance(
+        return worth_of(
+            seen.note,
             seen.state.importance,
-            hours=(self.store.clock() - seen.note.created_at) / _HOUR_MS,
+            now=self.store.clock(),
             access_count=seen.access_count,
-            rate=seen.note.decay_rate,
-            function=seen.note.decay_function,
         )
 
     # -- recall --------------------------------------------------------------------------------
@@ -419,13 +418,16 @@ class Memory:
         strategy: Strategy = "auto",
         filters: Filters = NOW,
         tokens_max: int | None = None,
+        weights: Mapping[str, float] | None = None,
         profile: Profile | None = None,
     ) -> Recalled:
         """Return the `k` notes that fit a query best, the best first, with a receipt.
 
         `as_of` is a position in the log or a time: what was known then, ranked as it was then. The
-        hits have at most `tokens_max` tokens together. At the head, new notes are embedded first,
-        unless more than 200 are waiting. The recall and its receipt are recorded in the log.
+        hits have at most `tokens_max` tokens together. `weights` weigh lanes of the ranking
+        otherwise, such as `{"importance": 0.5, "decay": 0.5}`; the receipt has them. At the head,
+        new notes are embedded first, unless more than 200 are waiting. The recall and its receipt
+        are recorded in the log.
 
         Raise `UsageError` or `NoteInvalid` for an argument out of range; `k` is from 0 to 100.
         Raise `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not
@@ -437,7 +439,10 @@ class Memory:
         for tag in filters.tags:
             _check_text("a tag", tag)
         place, at = resolve_as_of(self.store, as_of)
-        embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        ranking = profile or self.profile
+        weighed = ranking.weighed(weights or {})
+        embedder, remarks = self._embedder_for(strategy, weighed, place)
+        index = self._standing_index()
         made = recall(
             self.store,
             query,
@@ -449,15 +454,17 @@ class Memory:
                 as_of=place,
                 at=at,
                 strategy=strategy,
-                profile=profile or self.profile,
+                profile=ranking,
+                weights=dict(weights or {}),
                 tokens_max=tokens_max,
             ),
             key=self.keys.current,
             embedder=embedder,
             count=count_tokens,
             tokenizer=TOKENIZER,
-            index=self._standing_index(),
+            index=index,
         )
+        remarks = (*remarks, *(() if index is None else index.remarks))
         return made if not remarks else _with_remarks(made, remarks)
 
     def run_program(
@@ -599,7 +606,9 @@ class Memory:
         vectors are of another model and the strategy is `auto`. For another strategy they raise
         `ModelMismatch`. At the head, new notes are embedded first.
         """
-        if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
+        if strategy in ("lexical", "exact") or not (
+            profile.dense or profile.token or profile.passage
+        ):
             return None, ()
         embedder = self._load_embedder()
         if embedder is None:

@@ -10,12 +10,12 @@ import msgspec
 from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
+    ReplyText,
     SseEvent,
     WireRequest,
     base64_of,
     check_messages,
     decode_reply,
-    replace_surrogates,
     short_name,
     usage_of,
 )
@@ -157,14 +157,13 @@ class _Reader:
 
     def __init__(self, request: ModelRequest) -> None:
         self._request = request
-        self._texts: list[str] = []
+        self.text = ReplyText()
         self._finish: str | None = None
         self._usage: dict[str, Any] = {}
         # True if the count of output tokens covers the whole reply.
         self._counted = False
         self._model: object = None
         self._begun = False
-        self.chars = 0
         self.done = False
 
     def feed(self, event: SseEvent) -> None:
@@ -176,7 +175,7 @@ class _Reader:
             case "content_block_delta" if found.delta is not None:
                 # Other deltas are thinking and tool calls, which are no part of the reply.
                 if found.delta.type == "text_delta":
-                    self._add_text(found.delta.text)
+                    self.text.add(found.delta.text)
             case "content_block_start" if found.content_block is not None:
                 self._take_block(found.content_block)
             case "message_start" if found.message is not None:
@@ -206,14 +205,7 @@ class _Reader:
 
     def _take_block(self, block: _Block) -> None:
         if block.type == "text":
-            self._add_text(block.text)
-
-    def _add_text(self, text: str | None) -> None:
-        if text:
-            self._texts.append(text)
-            self.chars += len(text)
-            if self.chars > failures.TEXT_CHARS_MAX:
-                raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+            self.text.add(block.text)
 
     def _keep_usage(self, usage: object, *, final: bool) -> None:
         """Keep counts. Later ones cover everything so far, and replace earlier ones.
@@ -239,7 +231,7 @@ class _Reader:
             raise failures.broken_connection("the stream ended without its end marker")
         if not self._begun:
             raise failures.malformed_reply("no message")
-        text = replace_surrogates("".join(self._texts))
+        text = self.text.whole()
         finish = short_name(self._finish)
         usage = usage_of(
             self._usage,

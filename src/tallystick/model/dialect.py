@@ -122,12 +122,40 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+class ReplyText:
+    """The text of a reply, as its pieces come."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._chars = 0
+        self._taken = 0
+
+    def add(self, piece: str | None) -> bool:
+        """Add a piece. Return False if it is empty; raise `ModelError` if the text is too long."""
+        if not piece:
+            return False
+        self._pieces.append(piece)
+        self._chars += len(piece)
+        if self._chars > failures.TEXT_CHARS_MAX:
+            raise failures.oversized_reply(f"more than {failures.TEXT_CHARS_MAX:,} characters")
+        return True
+
+    def take_new(self) -> str:
+        """Return the pieces that came since the last call, joined."""
+        new, self._taken = self._pieces[self._taken :], len(self._pieces)
+        return replace_surrogates("".join(new))
+
+    def whole(self) -> str:
+        """Return all of it, as it can be encoded."""
+        return replace_surrogates("".join(self._pieces))
+
+
 class Reader(Protocol):
     """Reads the events of a streamed reply one by one."""
 
     @property
-    def chars(self) -> int:
-        """The number of characters of text received so far."""
+    def text(self) -> ReplyText:
+        """The text received so far."""
         ...
 
     @property

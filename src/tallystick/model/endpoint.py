@@ -121,6 +121,38 @@ def without_key(text: str, secret: Secret | None) -> str:
     return text
 
 
+class KeyFilter:
+    """Takes the key out of a text that comes in pieces, as `without_key` does out of a whole one.
+
+    What may be the beginning of a key is held back until more has come.
+    """
+
+    def __init__(self, secret: Secret | None) -> None:
+        hides = secret is not None and len(secret.reveal()) >= _REPLY_KEY_CHARS_MIN
+        self._secret = secret if hides else None
+        self._held = ""
+
+    def passed(self, piece: str) -> str:
+        """Take a piece, and return what can be shown now; it may be empty."""
+        if self._secret is None or not piece:
+            return piece
+        text = without_key(self._held + piece, self._secret)
+        back = max(_begun_at_end(text, each) for each in _spellings(self._secret))
+        self._held = text[len(text) - back :]
+        return text[: len(text) - back]
+
+    def rest(self) -> str:
+        """Return what is still held back: nothing follows it."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun_at_end(text: str, spelling: str) -> int:
+    """Return the length of the longest end of a text with which the spelling of a key begins."""
+    longest = min(len(text), len(spelling) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(spelling[:n])), 0)
+
+
 def _without_parts(text: str, parts: frozenset[str]) -> str:
     lower = text.translate(_ASCII_LOWER)
     kept: list[str] = []

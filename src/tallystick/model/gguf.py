@@ -92,7 +92,7 @@ class GgufModel:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return self._gate.admitted()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         loop = asyncio.get_running_loop()
         said = openai.body(request, model=self._path.name, cap="max_tokens", stream=True)
         # With `return_progress` the engine calls back while it reads the prompt, so that it can be
@@ -100,9 +100,9 @@ class GgufModel:
         body = msgspec.json.encode({**said, "return_progress": True})
         let_go = threading.Event()
 
-        def report_progress(chars: int) -> None:
+        def report_progress(text: str) -> None:
             if not let_go.is_set():
-                loop.call_soon_threadsafe(heard, chars)
+                loop.call_soon_threadsafe(heard, text)
 
         self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="tally-gguf")
         work = loop.run_in_executor(
@@ -141,7 +141,7 @@ class GgufModel:
         body: bytes,
         reader: Reader,
         let_go: threading.Event,
-        report_progress: Callable[[int], None],
+        report_progress: Callable[[str], None],
     ) -> ModelReply:
         """Make one reply, in the model's thread. Raise `ModelError` if there is none.
 
@@ -151,10 +151,9 @@ class GgufModel:
 
         def take(chunk: bytes) -> bool:
             try:
-                before = reader.chars
                 reader.feed(SseEvent(b"", chunk))
-                if reader.chars != before:
-                    report_progress(reader.chars)
+                if said := reader.text.take_new():
+                    report_progress(said)
             except Exception as error:
                 failure.append(error)
             return bool(failure) or let_go.is_set() or self._closing.is_set()

@@ -32,7 +32,7 @@ import msgspec
 from tallystick.core.charge import ModelUsage
 from tallystick.model import anthropic, failures, openai
 from tallystick.model.dialect import SseDecoder, WireFormat, read_model_names
-from tallystick.model.endpoint import Dialect, Endpoint, scrub, without_key
+from tallystick.model.endpoint import Dialect, Endpoint, KeyFilter, scrub, without_key
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 
@@ -543,7 +543,7 @@ class Network:
         timeout: float | None = None,  # noqa: ASYNC109
         local_address: str | None = None,
         socket_options: object = None,
-    ) -> Connection:
+    ) -> httpcore.AsyncNetworkStream:
         """Connect. Raise `httpcore.ConnectTimeout` or `httpcore.ConnectError` if it fails.
 
         `local_address` and `socket_options` are part of httpcore's interface, and ignored.
@@ -562,7 +562,7 @@ class Network:
             raise httpcore.ConnectTimeout from None
         except OSError as error:
             raise httpcore.ConnectError from _merge_refusals(error)
-        return connection
+        return cast("httpcore.AsyncNetworkStream", connection)
 
 
 def _merge_refusals(error: OSError) -> OSError:
@@ -610,7 +610,7 @@ class HttpModel:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return self._gate.admitted()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         """Make one attempt. Raise `ModelError`, without a cause, if there is no reply.
 
         An answer widens the gate, also one with an error status; an overload pauses all requests.
@@ -685,7 +685,7 @@ class HttpModel:
             return await self._read_stream(answer, request, heard)
         body = await self._read_body(answer, bytes_max=failures.BODY_BYTES_MAX)
         reply = self._dialect.reply(body, request)
-        heard(len(reply.text))
+        heard(without_key(reply.text, self._endpoint.key))
         return reply
 
     async def _read_body(self, answer: Answer, *, bytes_max: int) -> bytes:
@@ -710,16 +710,17 @@ class HttpModel:
 
     async def _read_stream(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
         decoder, reader = SseDecoder(), self._dialect.reader(request)
-        reported = 0
+        shown = KeyFilter(self._endpoint.key)
         async for piece in answer.pieces(bytes_max=failures.STREAM_BYTES_MAX):
             for event in decoder.feed(piece):
                 reader.feed(event)
-            if reader.chars != reported:
-                reported = reader.chars
-                heard(reported)
+            if said := shown.passed(reader.text.take_new()):
+                heard(said)
             if reader.done:
                 await answer.drain()
                 break
+        if said := shown.rest():
+            heard(said)
         return reader.finish()
 
     # -- removal of the key ---------------------------------------------------------------------

@@ -10,12 +10,12 @@ import msgspec
 from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
+    ReplyText,
     SseEvent,
     WireRequest,
     base64_of,
     check_messages,
     decode_reply,
-    replace_surrogates,
     short_name,
     usage_of,
 )
@@ -136,14 +136,13 @@ class _Reader:
 
     def __init__(self, request: ModelRequest) -> None:
         self._request = request
-        self._texts: list[str] = []
+        self.text = ReplyText()
         self._finish: str | None = None
         self._refusal = False
         self._usage: object = None
         self._counted = False
         self._model: object = None
         self._seen = False
-        self.chars = 0
         self.done = False
 
     def feed(self, event: SseEvent) -> None:
@@ -170,15 +169,8 @@ class _Reader:
         self._seen = True
         said = choice.delta or choice.message
         if said is not None:
-            text = _text(said.content)
-            if text:
+            if self.text.add(_text(said.content)):
                 self._counted = False
-                self._texts.append(text)
-                self.chars += len(text)
-                if self.chars > failures.TEXT_CHARS_MAX:
-                    raise failures.oversized_reply(
-                        f"more than {failures.TEXT_CHARS_MAX:,} characters"
-                    )
             self._refusal = self._refusal or bool(said.refusal)
         if isinstance(choice.finish_reason, str) and choice.finish_reason:
             self._counted = False
@@ -189,7 +181,7 @@ class _Reader:
             raise failures.broken_connection("the stream ended without its end marker")
         if not self._seen:
             raise failures.malformed_reply("no choices")
-        text = replace_surrogates("".join(self._texts))
+        text = self.text.whole()
         finish = short_name(self._finish)
         usage = usage_of(
             self._usage,

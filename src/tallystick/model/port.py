@@ -35,9 +35,9 @@ TRANSIENT: frozenset[ModelReason] = frozenset(
     {"rate_limit", "server_error", "network_error", "timeout"}
 )
 
-# Called with the number of characters of a reply received so far. The characters themselves stay
-# in the backend until the reply is on the ledger.
-Heard = Callable[[int], None]
+# Called with the text of a reply as it comes, piece by piece. It is for display alone: what counts
+# is the reply, once it is recorded.
+Heard = Callable[[str], None]
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,8 @@ class Model(Protocol):
     async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
         """Make one attempt. Raise `ModelError` without a reply. Cancelling it disconnects.
 
-        `heard` may be called, any number of times, with the characters received so far.
+        `heard` may be called with pieces of the text as they come. Together they are at most the
+        text of the reply, and have no key.
         """
         ...
 

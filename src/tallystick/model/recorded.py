@@ -50,7 +50,7 @@ class RecordedModel:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         position, self._asked = self._asked, self._asked + 1
         if position >= len(self._exchanges):
             raise ModelError(

@@ -90,7 +90,7 @@ class ScriptedModel:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         messages = request.messages
         position, self._asked = self._asked, self._asked + 1
         reply = self._at(position, messages)
@@ -100,6 +100,7 @@ class ScriptedModel:
             raise ModelError(
                 reason=reply.reason, message=reply.error, retry_after_ms=reply.retry_after_ms
             )
+        heard(reply.text)
         usage = estimated_usage(messages, reply.text)
         if reply.usage is not None:
             usage = ModelUsage(

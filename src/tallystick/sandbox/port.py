@@ -166,11 +166,15 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a program failed or was stopped, in terms that its author can use."""
+    """The reason why a program failed or was stopped, in terms that its author can use.
+
+    `line` is the line that failed, with a line for each value in it; empty if none is known.
+    """
 
     kind: str
     message: str
     traceback: str = ""
+    line: str = ""
 
 
 class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
@@ -428,14 +432,16 @@ class Programs(Protocol):
         """Store what a program left, for a resume by another process; None if nothing is stored.
 
         A repeatable backend stores its interpreter only if repeating the programs since the last
-        snapshot would take at least `fuel_saved`.
+        snapshot would take at least `fuel_saved`. Raise `BackendError` if that fails; another
+        backend tells it in the record.
         """
         ...
 
     async def image(self) -> SessionImage | None:
         """Return the state that the next run of a session starts from; None if unchanged.
 
-        Call it after the last program: it may run code of its own.
+        Call it after the last program: it may run code of its own. Raise `BackendError` if it
+        cannot be read.
         """
         ...
 
@@ -475,6 +481,7 @@ class ProgramReport(msgspec.Struct, kw_only=True):
     kind: str = ""
     message: str = ""
     traceback: str = ""
+    line: str = ""
     exit: int = 0
     restored: list[str] = []
     kept: list[str] = []
@@ -532,6 +539,7 @@ def read_report(result: bytes | None, *, bytes_max: int | None = None) -> Progra
     said.capability = _cut_text(said.capability, _ERROR_BYTES_LEAST)
     said.message = _cut_text(said.message, error_room)
     said.traceback = _cut_text(said.traceback, error_room)
+    said.line = _cut_text(said.line, _ERROR_BYTES_LEAST)
     if said.value is not None:
         said.value = _cut_text(said.value, room)
     if said.assigned is not None:

@@ -3,6 +3,7 @@
 These names are the contract of this module; what else is in the package is internal.
 
 - `Sessions` makes, lists, saves and removes sessions; `Session.sessions` are those of a ledger
+- `SessionBook`, which is `Sessions.book`, has their times and their context variables
 - `SessionInfo` is what is known of one, with its `BudgetStatus` and its `Period`; `SessionRun` is a
   run in it, `EarlierRun` what the ledger has of that run, `KeptSnapshot` a saved state
 - `ExportedValues` are the values of variables as JSON
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         SessionNotKept,
         SessionsFull,
     )
+    from tallystick.sessions.book import SessionBook
     from tallystick.sessions.rows import (
         BudgetStatus,
         KeptSnapshot,
@@ -48,6 +50,7 @@ __all__ = [
     "KeptSnapshot",
     "MaxExtensionsReached",
     "Period",
+    "SessionBook",
     "SessionBusy",
     "SessionExpired",
     "SessionImages",
@@ -68,6 +71,7 @@ if not TYPE_CHECKING:
                 "ContextVariableRefused InvalidSessionState MaxExtensionsReached "
                 "SessionBusy SessionExpired SessionNotFound SessionNotKept SessionsFull"
             ),
+            "tallystick.sessions.book": "SessionBook",
             "tallystick.sessions.rows": ("BudgetStatus KeptSnapshot Period SessionInfo SessionRun"),
             "tallystick.sessions.sessions": "EarlierRun Sessions",
             "tallystick.sessions.snapshots": "SessionImages open_snapshots",

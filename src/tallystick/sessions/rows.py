@@ -106,7 +106,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def near_exhaustion(self) -> bool:
-        """True if at least one of them is used to more than 80 per cent."""
+        """True if the tokens, the time or the depth are used to more than 80 per cent."""
         pairs = (
             (self.tokens_used, self.token_budget),
             (self.time_used_ms, self.time_budget_ms),

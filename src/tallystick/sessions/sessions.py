@@ -258,6 +258,7 @@ class Sessions:
         names = self.book.names()
         if named == "last" and (unnamed := [each for each in known if each not in names]):
             return unnamed[-1]
+        # Every id begins with the empty text, which names none.
         wanted = named.upper()
         found = (
             [each for each in known if each == wanted]

@@ -209,8 +209,9 @@ class SessionLease(Surroundings):
     async def after_end(self, state: RunState) -> None:
         """Make the stored interpreter the session's, now that the run has its end.
 
-        A run without programs has changed nothing. Raise `SessionNotKept` if it could not be
-        stored. A ledger that fails here is ignored: the next client of the session does the rest.
+        Note what the run has spent. A run without programs has changed nothing. Raise
+        `SessionNotKept` if it could not be stored. A ledger that fails here is ignored: the next
+        client of the session does the rest.
         """
         self.charge = state.charge
         if self.not_kept is not None:

@@ -4,8 +4,9 @@ These names are the contract of this module; what else is in the package is inte
 
 - `find_skills` returns the `Skills` that the command line would find, for `Session(skills=…)`;
   `Skills.of` those of your own directories
-- `Registry` holds them: each a `Skill` with its `Card` and `Manifest`; one that is hidden by
-  another layer is `Shadowed`, one that cannot be read `Failed`; `LAYER_ORDER` says which layer wins
+- `Registry` holds them: each a `Skill` with its `Card` and `Manifest`
+- `Shadowed` is one that another layer hides, `Failed` one that cannot be read; `LAYER_ORDER` says
+  which layer wins
 - `lint` checks a skill's folder, and returns each `Problem`
 - `new_skill` makes the folder of one, and `install_skill` copies one: `Installed`
 - `SkillTrust` remembers which skills and signers are trusted; `write_signature` signs a skill, and

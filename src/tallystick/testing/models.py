@@ -272,7 +272,7 @@ class ModelDouble:
     def admitted(self) -> AbstractAsyncContextManager[None]:
         return self._admitted()
 
-    async def ask(self, request: ModelRequest, *, heard: Heard = lambda chars: None) -> ModelReply:
+    async def ask(self, request: ModelRequest, *, heard: Heard = lambda text: None) -> ModelReply:
         call = ModelCall(request, len(self.requests))
         self.requests.append(request)
         self.begun.set()
@@ -282,6 +282,7 @@ class ModelDouble:
             reply = await self._reply(call)
         finally:
             self._at_once -= 1
+        heard(reply.text)
         self.replies[request.key] = reply
         if self.after is not None:
             self.after(call)

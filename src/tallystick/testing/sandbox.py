@@ -530,9 +530,10 @@ class _Execution:
     def answer(self, name: str, request: bytes) -> bytes:
         """Return the encoded reply to a host call, and record the call.
 
-        A request or a reply over its limit is answered with an error reply. Raise `_Stopped` if no
-        host call is left, or a limit or a cancel ends the program. Raise `_HostFailure` with what
-        the host raised, or with `ReplayDiverged` beyond the recorded fuel.
+        A request or a reply over its limit is answered with an error reply. After the last recorded
+        answer, the program continues live. Raise `_Stopped` if no host call is left, or a limit or
+        a cancel ends the program. Raise `_HostFailure` with what the host raised, or with
+        `ReplayDiverged` beyond the recorded fuel.
         """
         limits, index = self._context.limits, len(self.calls)
         if index >= limits.host_calls:
@@ -860,11 +861,14 @@ def _result_of(
     if stopped is not None:
         error, exit_code = ProgramError(kind=KINDS[stop], message=stopped.message), NOT_RUN
     elif said is not None and not said.ok:
-        error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+        error = ProgramError(
+            kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+        )
         # An exit code has eight bits, as that of a process; that of a failure is never 0.
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)
     stdout = output.stdout.text(kept)
+    # The files of both streams are in `outputs`, that of stdout first.
     if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
@@ -887,6 +891,7 @@ def _result_of(
         error=error,
         stop=stop,
         charge=ProgramCharge(
+            # At least 1: a session takes a program without fuel for one that changed nothing.
             fuel=min(max(execution.fuel, 1), context.limits.fuel),
             wall_ms=execution.wall_ms,
             host_calls=len(execution.calls),

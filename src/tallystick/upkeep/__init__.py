@@ -8,12 +8,14 @@ These names are the contract of this module; what else is in the package is inte
   it as a `Node`; `difference_of` compares two runs, and returns a `RunDifference`
 - `step_lines` returns the receipt of recorded steps: a `StepLine` for each
 - `verify_records` checks chains and the rows beside them, `verify_references` the attachments
-- `head_of` returns a `HeadFile` to keep elsewhere, and `verify_head` compares one with a run;
-  `proof_of` returns a `Proof` of one entry, and `verify_proof` checks it; `read_head` and
-  `read_proof` read them from files; `HeadReport` and `ProofReport` are the results
+- `head_of` returns a `HeadFile` to keep elsewhere, `read_head` reads one from a file, and
+  `verify_head` compares it with a run: `HeadReport`
+- `proof_of` returns a `Proof` of one entry, `read_proof` reads one from a file, and `verify_proof`
+  checks it: `ProofReport`
 - `runs_in_doubt` lists each `DoubtfulRun`, and `close_calls` settles its calls: `ClosedCalls`
 - `export_run_with_attachments`, `import_run_with_attachments` and `remove_run_with_attachments`
   move and delete whole runs; `Transferred` is the result
+- `read_total` and `change_total` are about the limit in dollars of a ledger's file: `Total`
 - `Pruner` deletes the content of old runs: each is `Pruned`, or `Kept` with a reason
 - `forget_notes` erases notes also from recorded runs, chosen by a `Which`; `Erased` is the result
 """
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         verify_proof,
     )
     from tallystick.upkeep.prune import Kept, Pruned, Pruner
+    from tallystick.upkeep.total import Total, change_total, read_total
     from tallystick.upkeep.transfer import (
         Transferred,
         export_run_with_attachments,
@@ -74,8 +77,10 @@ __all__ = [
     "RunDifference",
     "StepLine",
     "Stores",
+    "Total",
     "Transferred",
     "Which",
+    "change_total",
     "close_calls",
     "difference_of",
     "export_run_with_attachments",
@@ -87,6 +92,7 @@ __all__ = [
     "proof_of",
     "read_head",
     "read_proof",
+    "read_total",
     "records_of",
     "remove_run_with_attachments",
     "resolve_run",
@@ -118,6 +124,7 @@ if not TYPE_CHECKING:
                 "verify_head verify_proof"
             ),
             "tallystick.upkeep.prune": "Kept Pruned Pruner",
+            "tallystick.upkeep.total": "Total change_total read_total",
             "tallystick.upkeep.transfer": (
                 "Transferred export_run_with_attachments import_run_with_attachments "
                 "remove_run_with_attachments"

@@ -349,7 +349,9 @@ class Erasure:
     ) -> tuple[str | None, Collection[str]]:
         """Remove images and variables from sessions. Return a note, and the images that stay.
 
-        The note is None if the file of sessions was written anew. Sessions in use are skipped.
+        Images that erased runs left are removed, and for the owner those that have the text, and
+        variables with it. The note is None if the file of sessions was written anew. Sessions in
+        use are skipped.
         """
         sessions = stores_of(self._ledger, attachments=self._attachments).sessions
         if not sessions.book.exists:

@@ -348,7 +348,7 @@ class Pruner:
     def look(self, run: str) -> Pruned | Kept:
         """Return what pruning a run would remove, or why it is kept. Nothing is changed.
 
-        Raise `RunNotFound` if it is not here.
+        Raise `RunNotFound` if it is not here, and the errors of the ledger and the attachments.
         """
         found = self._examine(self._row(run), gone=self._would)
         return found if isinstance(found, Kept) else self._note_prunable(found)
@@ -571,11 +571,11 @@ class Pruner:
         in proportion to what was removed. `whole` does it in any case. While a run is running
         nothing is done.
         """
-        # A running run could not write meanwhile, and would fail after its waiting time.
-        working = next(running_runs(self._ledger), None)
-        if working is not None:
-            return f"the ledger's file keeps its size for now: run {working} is running"
         try:
+            # A running run could not write meanwhile, and would fail after its waiting time.
+            working = next(running_runs(self._ledger), None)
+            if working is not None:
+                return f"the ledger's file keeps its size for now: run {working} is running"
             size = disk_bytes(self._ledger)
             large = size > _SMALL_BYTES and size > self._ledger.free_bytes() * _FREE_SHARE
             if large and not whole:

@@ -102,6 +102,7 @@ class VocabularyCapability(CapabilityBase):
             retries_max=rules.retries_max,
             thesaurus=ref,
             reading=READING,
+            parks=True,
         )
         return {"vocabulary": given}
 

@@ -35,7 +35,8 @@ from tallystick.memory.recall.recall import Asking, Recalled, recall, verify_rec
 from tallystick.memory.recall.scope import Profile
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import RecallDiffers, receipt_bytes, sign
-from tallystick.memory.remember import relate, remember, remember_all
+from tallystick.memory.remember import remember, remember_all
+from tallystick.memory.sharing import relate
 from tallystick.memory.store.records import ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 

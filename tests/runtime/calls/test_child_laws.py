@@ -24,6 +24,7 @@ from tallystick.core.records import Caller, ChildBegun, ChildEnded
 from tallystick.model.port import Model
 from tallystick.runtime.calls.children import Children, ChildRequest, ChildRunner, Parent
 from tallystick.runtime.calls.queries import AskedName, Queries, QueryProblem
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
@@ -104,6 +105,8 @@ class ScriptedRunner:
     @property
     def slots(self) -> ChildSlots:
         return self._slots
+
+    def decide(self, decided: Decided | None) -> None: ...
 
     def check_model(self, parent: Parent, asked: AskedName) -> None: ...
 

@@ -48,7 +48,6 @@ from tallystick.model import UNKNOWN
 from tallystick.model.port import ModelReply
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import (
-    is_child,
     records_of,
     require_no_children,
     require_not_awaited,
@@ -569,4 +568,4 @@ def test_a_ledger_that_is_reached_by_two_names_has_one_lock_for_a_run(
 
 
 def test_children_are_known_as_such(cut: SqliteLedger) -> None:
-    assert [is_child(cut, row.run) for row in at_rest(cut)] == [False, True]
+    assert [row.caller is not None for row in at_rest(cut)] == [False, True]

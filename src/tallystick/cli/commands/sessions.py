@@ -639,13 +639,18 @@ def set_command(
     """
     with open_sessions(as_json=as_json) as sessions:
         found = sessions.find(session)
-        sessions.book.set_variables(found, _pairs(variables))
+        given = _pairs(variables)
+        # Refused before anything is set: a command that fails changes nothing.
+        known = {*sessions.get(found).context_variables, *given}
         for key in unset:
-            if not sessions.book.delete_variable(found, key):
+            if key not in known:
                 raise UsageError(
                     f"session {found} has no context variable {key[:80]!r}; tally session show "
                     f"{found} lists them"
                 )
+        sessions.book.set_variables(found, given)
+        for key in unset:
+            sessions.book.delete_variable(found, key)
         info = sessions.get(found)
         if as_json:
             echo_json(info.context_variables)

@@ -356,29 +356,6 @@ class BudgetTree:
         node = self._open_node_of(scope)
         return _refusal(node, figures_of(worst), unpriced=worst.usd is None and not usd_waived)
 
-    def affordable_output(
-        self,
-        scope: str,
-        *,
-        tokens_in: int,
-        tokens_out_wanted: int,
-        tokens_out_min: int,
-        price: WorstUsd | None,
-        usd_waived: bool = False,
-    ) -> int:
-        """Return the largest output cap that this scope and all around it still pay for.
-
-        Raise as the function of this name does.
-        """
-        return affordable_output(
-            self.remaining(scope),
-            tokens_in=tokens_in,
-            tokens_out_wanted=tokens_out_wanted,
-            tokens_out_min=tokens_out_min,
-            price=price,
-            usd_waived=usd_waived,
-        )
-
     # -- facts ---------------------------------------------------------------------------------
 
     def settle(self, reservation: Reservation, actual: Amount) -> list[Breach]:

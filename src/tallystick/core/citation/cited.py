@@ -77,21 +77,6 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return str(self.line) if self.line_end is None else f"{self.line}-{self.line_end}"
 
 
-def is_correct(citation: Citation, documents: Documents) -> bool:
-    """Return True if the quoted words are at the cited bytes, and those on the cited lines.
-
-    False also for an unknown document, and if checking would take too long.
-    """
-    if citation.name not in documents.names or not 0 <= citation.start <= citation.end:
-        return False
-    if citation.end > documents.size(citation.name):
-        return False
-    try:
-        return citation_of(documents, citation.name, citation.start, citation.end) == citation
-    except TooMuch:
-        return False
-
-
 def citation_of(documents: Documents, name: str, start: int, end: int) -> Citation:
     """Return the citation of some bytes of a document. Bytes that are not UTF-8 are replaced.
 

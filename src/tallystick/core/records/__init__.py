@@ -2,7 +2,9 @@
 
 from tallystick.core.records.calls import (
     CUT_OFF,
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -70,6 +72,7 @@ from tallystick.core.records.receipts import (
     harn_fields,
 )
 from tallystick.core.records.run import (
+    AIDS,
     DOUBTED,
     LEFT,
     AskModel,
@@ -108,6 +111,7 @@ from tallystick.core.records.step_value import (
 )
 
 __all__ = [
+    "AIDS",
     "CONTEXT_VARIABLES",
     "CUT_OFF",
     "DOUBTED",
@@ -123,7 +127,9 @@ __all__ = [
     "Approval",
     "AskModel",
     "AttachmentRef",
+    "CallDecided",
     "CallHost",
+    "CallWaiting",
     "Caller",
     "CheckDecision",
     "CheckProgram",

@@ -14,7 +14,9 @@ import msgspec
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.clock import FIXED_CLOCK_NS, UTC, RunClock
 from tallystick.core.records.calls import (
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     NativeRecord,
@@ -62,8 +64,16 @@ StopReason = Literal[
     "sandbox_error",
     "in_doubt",
     "no_progress",
+    "waiting",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
+
+
+# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a program that
+# asks a model about each item, if the task wants them judged. `line`: the values on a line that
+# fails again. `position`: the question about an answer that is a position or a length. A run can be
+# made without some of them only to measure what each one brings.
+AIDS = ("nearest", "items", "line", "position")
 
 
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
@@ -80,12 +90,15 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
     asked for by name. `sub_model` is asked by programs that name no model, and by child runs. A
     prompt of more than `compact_at` tokens is shortened, if it is not 0.
-    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    `schema` is of the answer. `instructions` are for all turns, also of a direct answer; child runs
+    have none. `backend` is the sandbox that its programs run in. `clock_ns` is the
     start of its clock; without one, that is 2026-01-01.
 
     Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
     one that they recall from, `session` the one that the run belongs to. `given` has what
     capabilities without a field of their own record of the run, each under its name.
+
+    `aids` are the helps for weak models that the run has, if it has not all of its template.
     """
 
     goal: str
@@ -128,6 +141,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
+    instructions: str | msgspec.UnsetType = msgspec.UNSET
+    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     # The runs above it that started it in another way than by `rlm_query`. Only where there are
     # any.
     depth: int | msgspec.UnsetType = msgspec.UNSET
@@ -285,11 +300,16 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that ended a program."""
+    """The error that ended a program.
+
+    `line` is the line of the program that failed, and under it a line for each value in it, with
+    its type. It is only there if something is known of them.
+    """
 
     kind: str
     message: str
     traceback: str
+    line: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):
@@ -361,6 +381,8 @@ Record = (
     | ChildEnded
     | RunProgram
     | CallHost
+    | CallWaiting
+    | CallDecided
     | HostAnswered
     | ProgramChecked
     | ProgramFinished

@@ -21,6 +21,7 @@ from tallystick.core.errors import TallystickError
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.records import (
+    AIDS,
     CheckProgram,
     EvidenceRef,
     HostAnswered,
@@ -63,6 +64,7 @@ class AskedRun:
     session_id: str
     strategy: AskedStrategy | None = None
     find_model: FindModel | None = None
+    aids: tuple[str, ...] = AIDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

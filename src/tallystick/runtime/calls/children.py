@@ -40,7 +40,7 @@ from tallystick.core.records import (
     Record,
     SkillModel,
 )
-from tallystick.core.resume_errors import ResumeRefused
+from tallystick.core.resume_errors import NeedsPerson, ResumeRefused
 from tallystick.model.port import Model
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import (
@@ -56,6 +56,7 @@ from tallystick.runtime.calls.queries import (
 from tallystick.runtime.calls.scope import Call, Tools
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.journal.effects import Effects, Found, Refused
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
@@ -117,6 +118,10 @@ class ChildRunner(Protocol):
 
     @property
     def slots(self) -> ChildSlots: ...
+
+    def decide(self, decided: Decided | None) -> None:
+        """Take in what a person decided about what the children wait for."""
+        ...
 
     def check_model(self, parent: Parent, asked: AskedName) -> None:
         """Raise `UsageError` if programs may not ask this model."""
@@ -321,7 +326,12 @@ class Children:
             waiting = self._runner.slots.lend(depth=lent)
         try:
             async with waiting:
-                return list(await asyncio.gather(*tasks))
+                answers = list(await asyncio.gather(*tasks))
+                # Only now: the others of the batch have ended, and are not asked again.
+                for each in answers:
+                    if isinstance(each, NeedsPerson):
+                        raise each
+                return answers
         finally:
             for task in tasks:
                 task.cancel()
@@ -334,6 +344,8 @@ class Children:
             return problem_of_refusal(ended)
         if ended.stop == "answered":
             return ended.answer
+        if ended.stop == "waiting":
+            return NeedsPerson(f"run {ended.run}: {ended.detail}")
         said = f"{ended.stop}: {ended.detail}"
         if ended.partial and ended.answer:
             said += f". What it had: {ended.answer[:1_000]}"

@@ -22,6 +22,9 @@ from tallystick.runtime.context.namespace import check_function
 from tallystick.sandbox.host import HostFunction, is_async
 from tallystick.sandbox.port import DEPTH
 
+# Returns True if a call needs a person's word: called with the name of the function, and with the
+# arguments and the named arguments as the program gave them.
+Ask = Callable[[str, list[Any], dict[str, Any]], bool]
 FunctionPolicy = Literal["pure", "read", "effect"]
 _POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
 _KNOWN = f"{', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}"
@@ -36,7 +39,8 @@ class RunFunction:
     """A function with its policy. Calling it calls the function.
 
     With `handed`, its first argument is the `Call` that it serves, and not one of the program. With
-    `narrowed`, loaded skills may take it away.
+    `narrowed`, loaded skills may take it away. With `ask`, calls need a person's word: all, or
+    those for which it returns True.
     """
 
     function: Callable[..., Any]
@@ -48,11 +52,17 @@ class RunFunction:
     lookup: Callable[[str], Any] | None = None
     handed: bool = False
     narrowed: bool = True
+    ask: bool | Ask = False
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
             raise UsageError(
                 f"{str(self.name)[:80]}: policy must be {_KNOWN}, not {str(self.policy)[:40]!r}"
+            )
+        if not isinstance(self.ask, bool) and not callable(self.ask):
+            raise UsageError(
+                f"{str(self.name)[:80]}: ask must be True, False or a function, not "
+                f"{type(self.ask).__name__}"
             )
         if not callable(self.function):
             raise UsageError(f"{str(self.name)[:80]}: not a function")
@@ -80,6 +90,7 @@ def host_function(
     name: str | None = None,
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
+    ask: bool | Ask = False,
 ) -> Callable[[Callable[..., Any]], RunFunction]:
     """Make a function callable from programs.
 
@@ -90,6 +101,10 @@ def host_function(
     After a crash, the outcome of an effect in progress is unknown. An `idempotent` effect is
     repeated. For another one, `lookup` is called with the key that `effect_key()` returned inside
     it. It returns what the function returned then, `NOT_RECEIVED`, or `UNKNOWN`.
+
+    With `ask=True`, no call is made without a person's word: the run ends as `waiting`, and `tally
+    approve` or `tally deny` resumes it. `ask` may also be a function that is given the name, the
+    arguments and the named arguments, and returns True if this call needs one.
 
     The decorator raises `UsageError` for an unknown policy, for what cannot be called, and for a
     name that programs cannot call or that is taken. `name` is that of the function by default.
@@ -104,6 +119,7 @@ def host_function(
             local=local,
             idempotent=idempotent,
             lookup=lookup,
+            ask=ask,
         )
 
     return made
@@ -123,11 +139,11 @@ def check_functions(functions: Iterable[object]) -> set[str]:
                 f"functions: {str(called)[:80]} is no host function; use @host_function"
             )
         if each.name in names:
-            raise UsageError(f"functions: two are called {each.name}; give one another name")
+            raise UsageError(f"tools: two are called {each.name}; give one another name")
         names.add(each.name)
     groups = {name.partition(".")[0] for name in names if "." in name}
     for name in sorted(names & groups):
-        raise UsageError(f"functions: {name} is a function and a group of others; rename one")
+        raise UsageError(f"tools: {name} is a tool and a group of others; rename one")
     return names
 
 

@@ -40,6 +40,7 @@ from tallystick.core.schema.values import problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
+from tallystick.runtime.calls.deltas import HearDelta, hear_nothing, heard_of
 from tallystick.runtime.calls.scope import Call
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.journal.effects import Decision, Effects, Found, Refused
@@ -115,6 +116,7 @@ class AskedModels:
     find_model: FindModel
     run_attachments: RunAttachments
     temperature: float | None = None
+    heard: HearDelta = hear_nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,6 +463,7 @@ class QueryCall:
         assert self._reserved is not None
         # Anew: the time of the wait for a place is not that of the call.
         self._since = time.monotonic()
+        intent = self._request.call.intent
         reply = await self._door.ask(
             self._model,
             ModelRequest(
@@ -469,12 +472,14 @@ class QueryCall:
                 temperature=self._models.temperature,
                 key=call_key(
                     self._models.run,
-                    self._request.call.intent,
+                    intent,
                     item=self._request.item,
                     attempt=self._request.attempt,
                 ),
             ),
-            heard=lambda chars: None,
+            heard=heard_of(
+                self._models.heard, self._models.run, "query", intent, item=self._request.item
+            ),
         )
         if isinstance(reply, ModelError):
             return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]

@@ -25,8 +25,9 @@ from tallystick.core.records import (
     Record,
 )
 from tallystick.core.views.open_calls import call_key
-from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
+from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
+from tallystick.runtime.calls.deltas import HearDelta, hear_nothing, heard_of
 from tallystick.runtime.context.attachments import with_pictures
 from tallystick.runtime.journal.effects import Decision, EffectScope, Found, Refused
 from tallystick.runtime.spend.door import (
@@ -46,7 +47,7 @@ class AskedModel:
     model: Model | None
     door: ModelDoor | None
     read: Callable[[AttachmentRef], bytes]
-    heard: Heard = lambda chars: None
+    heard: HearDelta = hear_nothing
 
 
 class TurnCall:
@@ -156,14 +157,15 @@ class TurnCall:
             key=call_key(self._asked.run, begun.intent),
         )
         reply = await self._door.ask(
-            self._model, request, heard=self._asked.heard, ends_at=self._ends_at
+            self._model,
+            request,
+            heard=heard_of(self._asked.heard, self._asked.run, "turn", self._intent.intent),
+            ends_at=self._ends_at,
         )
         if isinstance(reply, ModelError):
             return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]
-        # Nothing is reserved for time, so it is counted apart from the settlement.
-        self._door.run_scopes.spend(Amount(wall_ms=self._wall_ms()))
         settled = self._door.settle_reply(self._reserved, reply)
-        return [self._reply_record(reply, settled, wall_ms=self._wall_ms())]
+        return [self._reply_record(reply, settled, wall_ms=self._count_time())]
 
     def leave(self, begun: AskModel, *, sent: bool) -> ModelFailed:
         assert self._reserved is not None
@@ -206,8 +208,14 @@ class TurnCall:
 
     # -- what is written -----------------------------------------------------------------------
 
-    def _wall_ms(self) -> int:
-        return round((time.monotonic() - self._since) * 1000)
+    def _count_time(self) -> int:
+        """Count the time of the attempt in the scopes, and return it in milliseconds.
+
+        Nothing is reserved for time, so the settlement does not count it.
+        """
+        wall_ms = round((time.monotonic() - self._since) * 1000)
+        self._door.run_scopes.spend(Amount(wall_ms=wall_ms))
+        return wall_ms
 
     def _reply_record(
         self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0
@@ -230,7 +238,7 @@ class TurnCall:
             turn=self._intent.turn,
             reason=error.reason,
             message=error.message,
-            wall_ms=self._wall_ms(),
+            wall_ms=self._count_time(),
             kind=error.kind,
             status=error.status,
             retry_after_ms=error.retry_after_ms,

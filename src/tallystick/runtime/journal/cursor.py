@@ -16,7 +16,9 @@ from collections.abc import Sequence
 import msgspec
 
 from tallystick.core.records import (
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     Continuation,
     HostAnswered,
@@ -38,6 +40,8 @@ _SHOWN_CHARS_MAX = 200
 # Records that a replay does not produce: pruning is an act on the run, and what a native program
 # reached for is served with it.
 _Passed = RunPruned | NetworkAttempted
+# Records of a host call: what a person was asked and said, its beginning, and its answer.
+HostRecord = CallWaiting | CallDecided | CallHost | HostAnswered
 _Key = tuple[str, int, int, int]
 
 
@@ -69,7 +73,6 @@ class Cursor:
         self._queries = {
             _key(each): (seq, each) for seq, each in numbered if isinstance(each, QueryRecord)
         }
-        self._known = frozenset(self._queries)
         # The number of records that are not repeated yet, by host call.
         self._left: Counter[int | None] = Counter(each.intent for _, each in self._queries.values())
         self._count = len(records)
@@ -118,10 +121,6 @@ class Cursor:
     def has_query(self, record: QueryRecord) -> bool:
         """Return True if this record is there and was not repeated yet."""
         return _key(record) in self._queries
-
-    def had_query(self, record: Record) -> bool:
-        """Return True if this record of a program's call is there, repeated or not."""
-        return isinstance(record, QueryRecord) and _key(record) in self._known
 
     def continuation(self, *, ending: bool) -> tuple[Continuation | None, RunEnded | None] | None:
         """Take the record of a resume or fork, if it is next, and return it.
@@ -173,10 +172,10 @@ class Cursor:
         self._place += 1
         return _difference(seq, before, record)
 
-    def take_call_of(self, program: int) -> CallHost | HostAnswered | None:
+    def take_call_of(self, program: int) -> HostRecord | None:
         """Take the next record if it is a host call of this program, or its answer; else None."""
         found = self._at(0)
-        if isinstance(found, CallHost | HostAnswered) and found.program == program:
+        if isinstance(found, HostRecord) and found.program == program:
             self._place += 1
             return found
         return None

@@ -353,7 +353,8 @@ class ProgramRunner:
         """Return the record of a snapshot or of kept files, None if nothing was worth keeping.
 
         For a `known` program, return the one on record. Otherwise a snapshot is taken if it saves
-        about two seconds of programs, and a native program has its changed files kept.
+        about two seconds of programs, and a native program has its changed files kept. Raise what
+        `Programs.keep` raises.
         """
         if known:
             history = self._effects.history

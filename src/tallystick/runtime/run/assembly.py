@@ -17,11 +17,11 @@ import msgspec
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.clock import RunClock
-from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
+    AIDS,
     Continuation,
     Record,
     RunStarted,
@@ -29,9 +29,11 @@ from tallystick.core.records import (
     depth_of,
     encode_record,
 )
+from tallystick.core.resume_errors import FunctionsMissing
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
-from tallystick.model.port import Heard, Model
+from tallystick.model.port import Model
+from tallystick.runtime.calls.approvals import Approvals, Word
 from tallystick.runtime.calls.capability import (
     Capability,
     RunCapabilities,
@@ -41,7 +43,8 @@ from tallystick.runtime.calls.capability import (
 )
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.deltas import HearDelta, hear_nothing
+from tallystick.runtime.calls.functions import Ask, RunFunction
 from tallystick.runtime.calls.host import CountInside, HostFunctions
 from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries, no_models
 from tallystick.runtime.calls.turn_call import AskedModel
@@ -56,7 +59,10 @@ from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner, c
 from tallystick.runtime.programs.native_effect import Settling
 from tallystick.runtime.run.driver import Driver, Hooks
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Leases, Surroundings
+from tallystick.runtime.runs.decided import Decided
+from tallystick.runtime.runs.lock import stop_requested, take_decided
 from tallystick.runtime.runs.result import Run, run_of
+from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
@@ -66,6 +72,8 @@ from tallystick.sandbox.port import Programs
 if TYPE_CHECKING:
     pass
 
+# How often a run looks whether somebody asked for its stop, in seconds. A look is one file.
+_LOOK_SECONDS = 0.15
 # Called with the run and each new record. If it has a method `committed`, that is called with the
 # record once the ledger has it, from any thread; it must not raise.
 Watch = Callable[[str, Record], None]
@@ -82,7 +90,7 @@ class RunRequest:
     seed: int
     temperature: float | None
     watch: Watch
-    heard: Heard
+    heard: HearDelta
     # By name, None for the model of the step or the client.
     model: str | None = None
     # The model of sub-calls that name none, by name; None for that of the run.
@@ -101,6 +109,12 @@ class RunRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
+    # The helps for weak models; fewer than all only to measure what each one brings.
+    aids: tuple[str, ...] = AIDS
+    # What the caller wants of every answer; None for nothing.
+    instructions: str | None = None
+    # An approval that holds for all calls of the run, for the child of a run that has one.
+    decided: Decided | None = None
     # The number of runs above this one.
     recursion_depth: int = 0
 
@@ -111,7 +125,8 @@ class RunContext:
 
     `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
     `models` those that programs may ask, beside the run's own. `sub_model` returns the model of
-    sub-calls that name none; None for the run's own.
+    sub-calls that name none; None for the run's own. `ask` says which calls need a person's word,
+    beside those whose function says so.
     """
 
     ledger: Ledger
@@ -125,6 +140,7 @@ class RunContext:
     lookup: FindReply | None = None
     leases: Leases | None = None
     sub_model: Callable[[], Model] | None = None
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +166,12 @@ class Plan:
     decisions: Decisions = field(default_factory=Decisions)
     around: Surroundings = NOTHING_AROUND
     watch: Watch | None = None
-    heard: Heard = lambda chars: None
+    heard: HearDelta = hear_nothing
     sockets: Path | None = None
+    # True for the run of a program, which is stopped with the run that it is inside of.
+    inside: bool = False
+    # What a person decided about what the run waits for.
+    decided: Decided | None = None
 
 
 class Assembled:
@@ -191,6 +211,7 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             find_model=find_model,
             run_attachments=plan.run_attachments,
             temperature=_as_it_counts(plan).temperature,
+            heard=plan.heard,
         ),
     )
     children = _children(plan, effects, queries)
@@ -232,6 +253,13 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         if programs is not None:
             await programs.close()
         raise
+    # A replay calls none of them: their answers are on record.
+    tools = () if plan.door is None else opened.functions()
+    word = Word(
+        decided=plan.decided,
+        ask=context.ask,
+        look=lambda sha256: take_decided(context.ledger, run, [sha256]),
+    )
     runner = ProgramRunner(
         effects,
         ProgramParts(
@@ -240,13 +268,13 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             functions=HostFunctions(
                 table,
                 names_of(started, data.values),
-                # A replay calls none of them: their answers are on record.
-                () if plan.door is None else opened.functions(),
+                tools,
                 plan.run_attachments,
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
                 note_served_answer=opened.note_served_answer,
                 count_inside=_count_inside(plan),
+                approvals=Approvals(run, tools, history, word),
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -288,7 +316,7 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
     assert assembled.programs is not None, "a run that is live has what runs its programs"
     try:
         try:
-            await driver.drive()
+            await _drive_until_stopped(driver, context.ledger, plan)
         except asyncio.CancelledError:
             # The caller of a cancelled run gets its result: the end is on record.
             if driver.state.ended is None:
@@ -307,7 +335,37 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         step=started.step,
         session_lost=plan.around.session_lost,
     )
+    if run.stop == "waiting":
+        run = msgspec.structs.replace(run, waits=tuple(waiting_in(context.ledger, plan.run)))
     return run, assembled.writer.head, driver.refused
+
+
+async def _drive_until_stopped(driver: Driver, ledger: Ledger, plan: Plan) -> None:
+    """Drive a run to its end, and cancel it if somebody asks for its stop.
+
+    Raise what `Driver.drive` raises. A cancel of the caller cancels the run, whose end is awaited.
+    """
+    if plan.inside:
+        await driver.drive()
+        return
+    driving = asyncio.ensure_future(driver.drive())
+    left: asyncio.CancelledError | None = None
+    while not driving.done():
+        try:
+            await asyncio.wait({driving}, timeout=_LOOK_SECONDS)
+        except asyncio.CancelledError as error:
+            left = error
+            driving.cancel()
+            continue
+        if left is None and driver.stopped_by is None and not driving.done():
+            driver.stopped_by = stop_requested(ledger, plan.run)
+            if driver.stopped_by is not None:
+                driving.cancel()
+    if driving.cancelled():
+        raise left or asyncio.CancelledError
+    driving.result()
+    if left is not None:
+        raise left
 
 
 def path_of(ledger: Ledger) -> str:
@@ -412,7 +470,7 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
     """Raise `UsageError` if programs of a recorded run may call functions that are not here."""
     missing = [name for name, _ in started.functions if not table.has(name)]
     if missing:
-        raise UsageError(
+        raise FunctionsMissing(
             f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
             f"with those functions"
         )

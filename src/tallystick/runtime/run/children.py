@@ -16,14 +16,15 @@ from tallystick.core.history import History
 from tallystick.core.machine.prompt import TEMPLATE, Message, opening
 from tallystick.core.machine.turn import charge_of_child, limit_reached
 from tallystick.core.records import CUT_OFF, Caller, Record, RunEnded, RunStarted
-from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRequest, ChildRunner, Context, Parent
+from tallystick.runtime.calls.deltas import HearDelta
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import AskedName, find_asked
 from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.run.assembly import RunContext, RunRequest, Watch
 from tallystick.runtime.run.start import start_in
 from tallystick.runtime.run.surroundings import Surroundings
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
@@ -57,7 +58,7 @@ class ChildRuns:
         context: RunContext,
         *,
         watch: Watch,
-        heard: Heard,
+        heard: HearDelta,
         resuming: ResumeRequest | None = None,
     ) -> None:
         self._context = context
@@ -68,6 +69,17 @@ class ChildRuns:
         self._heard = heard
         self._resuming = resuming
         self._slots = ChildSlots()
+        self._decided: Decided | None = None
+
+    def decide(self, decided: Decided | None) -> None:
+        """Take in what a person decided about what the children wait for."""
+        self._decided = decided
+
+    @property
+    def _approved(self) -> Decided | None:
+        # An approval of all calls holds for children that begin later, too.
+        decided = self._decided
+        return decided if decided is not None and decided.approves_all else None
 
     @property
     def slots(self) -> ChildSlots:
@@ -142,6 +154,7 @@ class ChildRuns:
             clock=parent.clock,
             watch=self._tells,
             heard=self._heard,
+            decided=self._approved,
         )
         with (
             parent.deeper(caller.depth),
@@ -188,7 +201,9 @@ class ChildRuns:
             parent.model_door.count_recorded("", charge_of_child(last.charge))
             return ended_run(context, run, records), row.head
         assert self._resuming is not None
-        asked = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
+        asked = dataclasses.replace(
+            self._resuming.for_child(), watch=self._tells, decided=self._decided
+        )
         with parent.deeper(caller.depth):
             ended = await resume(
                 context, run, asked, children=self, around=_InsideOf(parent), parent=parent

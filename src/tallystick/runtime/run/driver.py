@@ -47,10 +47,10 @@ from tallystick.core.records import (
     RunStarted,
     intent_of,
 )
+from tallystick.core.resume_errors import NeedsPerson
 from tallystick.core.views.receipt import Tally
 from tallystick.runtime.calls.turn_call import AskedModel, TurnCall
 from tallystick.runtime.journal.effects import Effects
-from tallystick.runtime.journal.journal import NeedsPerson
 from tallystick.runtime.programs.execution import ProgramRunner, wall_ms_left
 from tallystick.runtime.programs.native_effect import NativeProgram, Settling
 from tallystick.runtime.spend.door import RefusedCall, WaitedTooLong
@@ -105,6 +105,8 @@ class Driver:
         self._refused: RefusedCall | None = None
         self._tally = Tally()
         self._watch_failed: Exception | None = None
+        # Who asked for the stop of the run, if another than the user of this process did.
+        self.stopped_by: str | None = None
         self._state, self._next = begin(started, texts)
         self._journal.listen(self._hear)
 
@@ -171,7 +173,10 @@ class Driver:
         except WaitedTooLong as error:
             self._end(end_from_outside(self._state, "deadline", str(error)))
         except NeedsPerson as error:
-            self._end(end_from_outside(self._state, "refused", str(error)))
+            if self._in_doubt is not None:
+                self._end(self._doubtful(self._in_doubt))
+            else:
+                self._end(end_from_outside(self._state, "waiting", str(error)))
         except SandboxError as error:
             if not self._journal.may_end:
                 raise
@@ -200,10 +205,17 @@ class Driver:
             self._end(self._doubtful(self._in_doubt))
         elif self._state.phase is not Phase.ENDING:
             # The last event may have ended the run. Then it keeps that end, as on replay.
-            self._end(end_from_outside(self._state, "cancelled", "cancelled by the user"))
+            self._end(end_from_outside(self._state, "cancelled", self._why_cancelled()))
         await self._finish()
         if self._watch_failed is not None:
             raise self._watch_failed from None
+
+    def _why_cancelled(self) -> str:
+        recorded = self._effects.history.end
+        if recorded is not None and not self._journal.live:
+            # A replay is cancelled where its record says that the run was.
+            return recorded.detail
+        return f"stopped by {self.stopped_by}" if self.stopped_by else "cancelled by the user"
 
     async def _finish(self) -> None:
         """Write the receipt and the end. Raise a cancel that came meanwhile, after that.

@@ -26,8 +26,8 @@ from tallystick.core.views.open_calls import open_calls
 from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
-from tallystick.model.port import Heard
 from tallystick.runtime.calls.children import ChildRunner
+from tallystick.runtime.calls.deltas import HearDelta
 from tallystick.runtime.run.assembly import RunContext, Watch
 from tallystick.runtime.run.resume import Continued, ResumeRequest, continue_run
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings
@@ -51,7 +51,7 @@ class ForkRequest:
     limits: RunLimits | None
     temperature: float | None
     watch: Watch
-    heard: Heard
+    heard: HearDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from tallystick.core.errors import RunExists, UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.compaction import bound_for, check_bound
 from tallystick.core.machine.prompt import TEMPLATE
-from tallystick.core.records import Caller, RunStarted, zone_given
+from tallystick.core.records import AIDS, Caller, RunStarted, zone_given
 from tallystick.model.port import Model, window_of
 from tallystick.runtime.calls.capability import AskedRun, merge_fields
 from tallystick.runtime.calls.children import ChildRunner
@@ -122,6 +122,7 @@ async def start_in(
         session_id=session_id,
         strategy=request.strategy,
         find_model=context.models(model),
+        aids=request.aids,
     )
     told = [each.start_fields(asked, run_attachments) for each in context.capabilities]
     fields = merge_fields("given", [fields, *told])
@@ -152,6 +153,8 @@ async def start_in(
             watch=request.watch,
             heard=request.heard,
             sockets=backend.sockets,
+            inside=caller is not None,
+            decided=request.decided,
         ),
     )
 
@@ -221,7 +224,9 @@ def _first_record(
         caller=caller,
         compact_at=_compact_at(request, model),
         schema=request.schema,
+        instructions=request.instructions or msgspec.UNSET,
         settings=request.settings or msgspec.UNSET,
+        aids=msgspec.UNSET if request.aids == AIDS else request.aids,
         depth=request.recursion_depth or msgspec.UNSET,
     )
 

@@ -245,7 +245,10 @@ class Asking(Protocol):
     def ledger(self) -> Ledger: ...
 
     def model_of(self, name: str | None) -> Model:
-        """Return a model by its name; the client's own for None."""
+        """Return a model by its name; the client's own for None.
+
+        Raise `UsageError` if there is none, or it cannot be opened.
+        """
         ...
 
 

@@ -187,12 +187,6 @@ def runs_inside(ledger: Ledger, chain: str) -> list[str]:
     return [row.run for row in ledger.runs(RunFilter(parent=chain)) if not row.erased]
 
 
-def is_child(ledger: Ledger, run: str) -> bool:
-    """Return True if a program of another run began this one; False also for an unknown run."""
-    row = ledger.row(run)
-    return row is not None and row.caller is not None
-
-
 def require_not_awaited(ledger: Ledger, run: str) -> None:
     """Raise `UsageError` if the run that began this one may still be resumed.
 

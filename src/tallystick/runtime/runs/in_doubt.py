@@ -187,7 +187,10 @@ def require_no_doubt(ledger: Ledger, run: str, scopes: Scopes) -> None:
 
 
 def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
-    """Yield a run, and every run that it or one of those began."""
+    """Yield a run, and every run that it or one of those began.
+
+    One that is gone or cannot be read is yielded; what it began is not.
+    """
     waiting, seen = [run], {run}
     while waiting:
         each = waiting.pop()
@@ -234,7 +237,11 @@ class _Plan:
     records: Sequence[Record]
 
     def close_holds(self, within: Transaction | None) -> None:
-        """Settle or release each reservation, in the transaction that records the outcomes."""
+        """Settle or release each reservation, in the transaction that records the outcomes.
+
+        One with an outcome in `records` is settled at its cost; with `charge`, one that is open
+        there at its amount. Others are released. Without `scopes` nothing is done.
+        """
         ended, begun = History(self.records).holds
         if self.scopes is None:
             return

@@ -95,7 +95,9 @@ def verdict_of_program(
     metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
-    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    error = ProgramError(
+        kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+    )
     return Verdict(error=error, exit_code=said.exit & 0xFF or 1, metadata=metadata)
 
 
@@ -108,7 +110,7 @@ def exit_code_of(status: int) -> int:
 
 
 def describe_end(status: int | None) -> str:
-    """Describe how a process ended, in words. A status of None is unknown."""
+    """Describe how a process ended, in words. A signal is negative; None is unknown."""
     if status is None:
         return "it is gone"
     if status >= 0:

@@ -240,11 +240,6 @@ class ProcessSandbox:
             found["PYTHONPATH"] = ":".join(str(path) for path in self.settings.packages)
         return found
 
-    @property
-    def launcher_pid(self) -> int | None:
-        """The process id of the launcher, None if it does not run."""
-        return self._launcher.pid
-
     async def layers(self) -> Mapping[str, str | None]:
         """Return each layer of isolation with None, or with the reason why this host lacks it.
 
@@ -283,7 +278,8 @@ class ProcessSandbox:
 
         Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
         than Linux. Raise `UsageError` if `files` is not a directory or the sandbox is closed,
-        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded.
+        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded. Raise
+        `OSError` if Python cannot be started.
         """
         box, proxy = await self.threads.run(
             lambda: self._make_box(files, network, record, resolve)

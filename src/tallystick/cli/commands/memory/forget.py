@@ -130,6 +130,7 @@ def command(
         unknown: list[Failure] = []
         if names:
             which["ids"], unknown = _find_notes(memory, names)
+        # Always: the question shows it, and for an agent it says which notes may be chosen.
         plan = _forget(memory, which, chosen, ledger, dry_run=True)
         if agent is not None and not names:
             # The agent did not choose notes that it may not see, so they are not named to it.

@@ -271,7 +271,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _name_in(rc: Path, script: Path) -> None:
-    """Add a line that reads the script to a shell's start file, unless it is there."""
+    """Add a line that reads the script to a shell's start file, unless it is there, and say so.
+
+    Raise `OSError` if the file cannot be read or written.
+    """
     line = f"source {shlex.quote(str(script))}"
     said = rc.read_text(encoding="utf-8", errors="surrogateescape") if rc.exists() else ""
     if line in said.splitlines():

@@ -467,7 +467,8 @@ class Keeper:
     def _files(self, what: str, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         """Carry out an order on the files in a process of our own, and return its answer.
 
-        If it ends or gives no answer within its time limit, return an answer that says so.
+        If it ends or gives no answer within its time limit, return an answer that says so. The
+        descriptors are closed here once they are sent, and taken out of the list.
         """
         work, seconds = _FILE_WORK[what]
         self._make_room()
@@ -601,7 +602,7 @@ class Keeper:
         """Return the bytes that are left after `wanted` more are mapped; negative if too many.
 
         An order of the host, such as to end everything, comes first: if one arrives during the
-        count, and nothing is `wanted`, return 0.
+        count, and nothing is `wanted`, return 0. Otherwise the limit with the least room is noted.
         """
         mapped = self._mappings.forget_unmapped(found)
         others = memory.file_bytes() + self._sockets.total() + wanted
