@@ -10,7 +10,10 @@ from click.testing import CliRunner, Result
 
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
+from tallystick.client import Session
 from tallystick.core.ids import moment_text
+from tallystick.model.scripted import ScriptedModel
+from tallystick.runtime.calls.functions import host_function
 
 BAD = {"text": "```python\nprint(llm_qurey('x'))\n```"}
 END = {"text": "```python\nFINAL(42)\n```"}
@@ -89,6 +92,67 @@ def test_inspect_and_the_receipt_show_who_decided_and_when(
             "subject": f"program {approval['sha256']}",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "shown"),
+    [("y\n", 0, "approved by"), ("n\nno such name\n", 0, "no such name"), ("l\n", 9, "ended")],
+)
+def test_on_a_terminal_a_person_is_asked_at_once(
+    tally: CliRunner, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, shown: str
+) -> None:
+    monkeypatch.setattr("tallystick.cli.driving.has_person", lambda: True)
+    words = ("run", "what?", "-m", "scripted:script.jsonl", "--vocabulary", "strict")
+
+    ended = tally.invoke(cli, words, standalone_mode=False, input=typed)
+
+    assert code_of(ended) == code
+    assert "waits    print(llm_qurey('x'))" in ended.stderr
+    assert shown in asked(tally, "inspect", "last", "--records").stdout
+
+
+def test_without_a_terminal_the_next_commands_are_said(tally: CliRunner) -> None:
+    words = ("run", "what?", "-m", "scripted:script.jsonl", "--vocabulary", "strict")
+
+    ended = asked(tally, *words)
+
+    assert code_of(ended) == 9
+    assert "next     tally approve" in ended.stderr
+    assert "tally deny" in ended.stderr
+
+
+def test_a_decision_where_the_functions_are_not_is_taken_by_the_next_resume(
+    tally: CliRunner, tmp_path: Path
+) -> None:
+    paid = []
+
+    @host_function(ask=True)
+    def pay(invoice: str) -> str:
+        """Pay an invoice."""
+        paid.append(invoice)
+        return "paid"
+
+    def opened() -> Session:
+        model = ScriptedModel.from_file(str(tmp_path / "pays.jsonl"))
+        return Session(model=model, functions=[pay], config=None)
+
+    text = "```python\nFINAL(pay('INV-1'))\n```"
+    (tmp_path / "pays.jsonl").write_bytes(msgspec.json.encode({"text": text}))
+    with opened() as session:
+        run = session.run("Pay it.", strategy="code")
+    assert run.stop == "waiting"
+    assert 'waits for pay("INV-1")' in asked(tally, "ls").stdout
+
+    kept = asked(tally, "approve", "last")
+    again = asked(tally, "deny", "last")
+
+    assert code_of(kept) == 0, kept.stderr
+    assert "the decision is kept" in kept.stderr
+    assert code_of(again) == 2
+    assert "was decided about already, by" in str(again.exception)
+    with opened() as session:
+        ended = session.resume(run.run)
+    assert (ended.answer, paid) == ("paid", ["INV-1"])
 
 
 def test_a_thesaurus_that_is_none_or_not_there_is_refused(tally: CliRunner, tmp_path: Path) -> None:

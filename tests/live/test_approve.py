@@ -22,6 +22,7 @@ from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.live.decide import bind, pending
+from tallystick.runtime.calls.approvals import script_refusal
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import whole_records
@@ -411,3 +412,31 @@ def test_no_answer_is_recorded_for_a_call_that_waits(sandbox: Any) -> None:
 
     answered = [each.name for each in whole_records(ledger, run) if isinstance(each, HostAnswered)]
     assert answered == ["look"]
+
+
+@pytest.mark.parametrize(("ask", "refused"), [(True, True), (False, False)])
+def test_a_script_of_a_skill_cannot_wait_for_a_person_and_is_refused(
+    ask: bool, refused: bool
+) -> None:
+    @host_function(ask=ask)
+    def pay(invoice: str) -> str:
+        """Pay an invoice."""
+        return invoice
+
+    found = script_refusal(pay, b'["pay",["INV-1"],{}]')
+
+    assert (found is not None) is refused
+    assert found is None or "needs a person's word" in str(found)
+
+
+def test_a_run_inside_a_session_that_waits_keeps_its_lease_to_none(sandbox: Any) -> None:
+    """Another run of the session may begin meanwhile, and the first is resumed after it."""
+    ledger, bank = MemoryLedger(), Bank()
+    with opened(sandbox, ledger, bank, PAYS) as session:
+        named = session.sessions.new().id
+        run = session.run(GOAL, limits=ROOMY, session=named)
+        assert run.stop == "waiting"
+        ended = session.approve(run.run)
+        assert ended is not None
+        assert (ended.stop, bank.paid) == ("answered", ["INV-1"])
+        assert session.replay(run.run).held

@@ -123,13 +123,19 @@ def waiting_lines(waits: Sequence[Waiting]) -> list[str]:
     ]
 
 
+def has_person() -> bool:
+    """Return True if somebody can be asked: input and messages are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def word_on_terminal(result: Run, display: Display) -> Decided | None:
     """Ask the person at this terminal about what a run waits for, and return the decision.
 
     Return None if the run does not wait, if there is no terminal, or if the person leaves it open.
     """
-    here = sys.stdin.isatty() and sys.stderr.isatty() and display.shows_progress
-    if result.stop != "waiting" or not result.waits or not here:
+    if result.stop != "waiting" or not result.waits:
+        return None
+    if not (display.shows_progress and has_person()):
         return None
     for line in waiting_lines(result.waits):
         echo_error_line(line)

@@ -465,6 +465,17 @@ def effective_importance(
     return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
 
 
+def kept_at(note: Note) -> int:
+    """Return since when a note has an age, in milliseconds: its time, unless that was read off.
+
+    Then it is the time of keeping, which its id has. A message of last year that is kept today is
+    not a year old here.
+    """
+    if "created_at" in note.read_off:
+        return int(note.id.replace("-", "")[:12], 16)
+    return note.created_at
+
+
 def worth_of(note: Note, importance: float, *, now: int, access_count: int) -> float:
     """Return how much a note still matters at a time, 0 to 1, by its own rate and function.
 
@@ -473,7 +484,7 @@ def worth_of(note: Note, importance: float, *, now: int, access_count: int) -> f
     procedural = note.memory_type is MemoryType.PROCEDURAL
     return effective_importance(
         importance,
-        hours=0.0 if procedural else (now - note.created_at) / _HOUR_MS,
+        hours=0.0 if procedural else (now - kept_at(note)) / _HOUR_MS,
         access_count=access_count,
         rate=note.decay_rate,
         function=note.decay_function,

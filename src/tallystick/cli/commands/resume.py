@@ -32,7 +32,7 @@ from tallystick.runtime.run.replay import ReplayReport
 from tallystick.runtime.run.resume import bound, read_checked
 from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import resolve_run
-from tallystick.runtime.runs.lock import is_running
+from tallystick.runtime.runs.lock import decided_left, is_running
 from tallystick.runtime.runs.tree import open_records
 from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.settings.paths import ledger_path
@@ -139,7 +139,8 @@ def resume_run(
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
     display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     ended = records[-1]
-    bound(found, waiting_in(ledger, found, records), decided)
+    waits = waiting_in(ledger, found, records)
+    bound(found, waits, decided or decided_left(ledger, found, [each.sha256 for each in waits]))
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # Showing the answer needs no model, so do not open one: its file or key may be gone.
         with Agent(ledger=ledger, config=None) as session:

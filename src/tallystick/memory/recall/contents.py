@@ -43,8 +43,8 @@ _NOTES = (
     f"JOIN state ON state.number = note.number AND state.seq_to = {OPEN} "
     "JOIN told ON told.number = note.number "
 )
-# Positions of a block for one part of its terms.
-_POSITIONS_OF_PART = 512
+# Positions of a block for one part of its terms: a part has some ten kilobytes.
+_POSITIONS_OF_PART = 128
 CODES = "codes"
 
 
@@ -97,6 +97,14 @@ class Contents:
         # The number of tokens of each note, by tokenizer. -1 is for a note that was not counted.
         self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
         self.forget_codes(model)
+
+    def reserve(self, count: int) -> None:
+        """Make room for that many notes, each with one vector."""
+        self.notes.reserve(count)
+        for column in (self.code_place, self._code_seq):
+            column.reserve(count)
+        if self.codes is not None:
+            self.codes.reserve(count)
 
     def forget_codes(self, model: tuple[int, int] | None) -> None:
         """Drop all codes. From now on those of `model` are held."""

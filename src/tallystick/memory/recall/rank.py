@@ -317,9 +317,13 @@ def rank(
     ranking = _Ranking(query, scope, profile, statistics, asked)
     ranking.add_lexical()
     ranking.add_dense(embedder)
-    ranking.add_author()
+    if profile.rules == FIRST_RULES:
+        # They let authors count for the neighbours too.
+        ranking.add_author()
     ranking.add_when()
     ranking.add_neighbours()
+    if profile.rules != FIRST_RULES:
+        ranking.add_author()
     ranking.add_recency_and_importance(now)
     ranking.add_related()
     ranking.look_closer()
@@ -410,6 +414,7 @@ class _Ranking:
     def add_author(self) -> None:
         """Add 1 for each note whose author the query names; nothing if it names none.
 
+        It comes after the lanes of neighbours: who wrote a note says nothing about those beside it.
         If no note has an author, add a remark instead.
         """
         if not any(note.author for note in self._fields):

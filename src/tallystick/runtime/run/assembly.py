@@ -74,8 +74,7 @@ if TYPE_CHECKING:
 
 # How often a run looks whether somebody asked for its stop, in seconds. A look is one file.
 _LOOK_SECONDS = 0.15
-# Called with the run and each new record. If it has a method `committed`, that is called with the
-# record once the ledger has it, from any thread; it must not raise.
+# Called with the run and each new record.
 Watch = Callable[[str, Record], None]
 
 
@@ -244,7 +243,6 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 fence=fence,
                 head=head,
                 to_commit=plan.run_attachments.to_commit,
-                committed=_committed_by(plan.watch, run),
             )
             # Only now: the record of a resume names the fence of its claim.
             then = plan.continuation
@@ -531,9 +529,3 @@ def _as_stored(started: RunStarted, more: Mapping[str, Any]) -> RunStarted:
     read = decode_record(encode_record(msgspec.structs.replace(started, **more)))
     assert isinstance(read, RunStarted)
     return read
-
-
-def _committed_by(watch: Watch | None, run: str) -> Callable[[Record], None] | None:
-    """Return the function to call with each committed record, None if `watch` has none."""
-    hear: Watch | None = getattr(watch, "committed", None)
-    return None if hear is None else lambda record: hear(run, record)

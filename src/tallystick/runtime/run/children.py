@@ -35,17 +35,6 @@ if TYPE_CHECKING:
     from tallystick.runtime.run.resume import ResumeRequest
 
 
-class _ChildWatch:
-    """The `watch` of child runs. It has `committed` if the watcher of the root has it."""
-
-    def __init__(self, tell: Watch, committed: Watch | None) -> None:
-        self._tell = tell
-        self.committed = committed
-
-    def __call__(self, run: str, record: Record) -> None:
-        self._tell(run, record)
-
-
 class ChildRuns:
     """The child runs below one root. They share its client, its watcher and its places.
 
@@ -65,7 +54,6 @@ class ChildRuns:
         self._watch: Watch | None = watch
         # A watcher may have `waits`, to show how many children wait for a place.
         self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
-        self._tells = _ChildWatch(self._tell, getattr(watch, "committed", None))
         self._heard = heard
         self._resuming = resuming
         self._slots = ChildSlots()
@@ -152,7 +140,7 @@ class ChildRuns:
             strategy="code",
             compact_at=parent.compact_at,
             clock=parent.clock,
-            watch=self._tells,
+            watch=self._tell,
             heard=self._heard,
             decided=self._approved,
         )
@@ -202,7 +190,7 @@ class ChildRuns:
             return ended_run(context, run, records), row.head
         assert self._resuming is not None
         asked = dataclasses.replace(
-            self._resuming.for_child(), watch=self._tells, decided=self._decided
+            self._resuming.for_child(), watch=self._tell, decided=self._decided
         )
         with parent.deeper(caller.depth):
             ended = await resume(

@@ -65,7 +65,7 @@ from tallystick.runtime.runs.history import (
     skip_answered,
     whole_records,
 )
-from tallystick.runtime.runs.lock import lock_run, take_decided
+from tallystick.runtime.runs.lock import decided_left, lock_run, take_decided
 from tallystick.runtime.runs.result import Run, said_at_end
 from tallystick.runtime.runs.waiting import Waiting, waiting_in, waiting_of
 from tallystick.runtime.spend.door import ModelDoor
@@ -139,7 +139,10 @@ async def _resume(
         if parent is None:
             waits = waiting_in(ledger, run, records)
             # Somebody may have decided where the functions of the run are not.
-            left = take_decided(ledger, run, [each.sha256 for each in waits])
+            left = decided_left(ledger, run, [each.sha256 for each in waits])
+            if left is not None and request.decided is not None:
+                why = f"was decided about already, by {left.by}; resume it without a decision"
+                raise ResumeRefused(run=run, why=why)
             decided = bound(run, waits, request.decided or left)
             request = dataclasses.replace(request, decided=decided)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
@@ -170,7 +173,7 @@ async def _resume(
                         head=head,
                         started=history.started,
                         run_attachments=run_attachments,
-                        claim=lambda: ledger.claim(run, create=False),
+                        claim=lambda: _claim(ledger, run, decided),
                         continuation=lambda fence: RunResumed(
                             at=now_ms(),
                             fence=fence,
@@ -304,6 +307,14 @@ def _checked_model(context: RunContext, record: Continued, backend: Backend) -> 
         raise ResumeRefused(run=run, why=why)
     skip_answered(model, record.history)
     return model
+
+
+def _claim(ledger: Ledger, run: str, decided: Decided | None) -> int:
+    fence = ledger.claim(run, create=False)
+    if decided is not None:
+        # Only now: a resume that is refused leaves the decision to the next one.
+        take_decided(ledger, run, decided.sha256s)
+    return fence
 
 
 def bound(run: str, waits: Sequence[Waiting], decided: Decided | None) -> Decided | None:

@@ -225,22 +225,29 @@ def submit_decided(
     return True
 
 
-def take_decided(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
-    """Return the decision about one of these requests that was left for a run, and remove it.
+def decided_left(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
+    """Return the decision about one of these requests that was left for a run.
 
     Return None if there is none, or one about another request.
     """
     folder = ledger.lock_folder
-    requests = _IN_MEMORY.get(ledger, {}).get(run) if folder is None else None
     if folder is None:
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
         found = None if requests is None else requests.decided
     else:
         found = _read_decided(_decided_path(folder, run))
-    if found is None or not set(sha256s).intersection(found.sha256s):
+    return None if found is None or not set(sha256s).intersection(found.sha256s) else found
+
+
+def take_decided(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
+    """Return what `decided_left` returns, and remove it."""
+    found = decided_left(ledger, run, sha256s)
+    folder = ledger.lock_folder
+    if found is None:
         return None
     if folder is not None:
         _remove_request(_decided_path(folder, run))
-    elif requests is not None:
+    elif (requests := _IN_MEMORY.get(ledger, {}).get(run)) is not None:
         requests.decided = None
     return found
 
