@@ -52,7 +52,7 @@ docs: $(VENV)/site ## Build the site of the docs, strictly, into build/site.
 	@NO_COLOR=1 $(BIN)/zensical build --clean --strict
 
 reference: setup ## Write the pages of docs/reference from the code.
-	@$(BIN)/python -m tools.reference
+	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.completion
 
 # The header and the durations make the result a record: which commit, where, how long each took.
 # What measures lateness comes first and alone; the sweeps after it use every core.

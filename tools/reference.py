@@ -40,6 +40,8 @@ from tallystick.sandbox.port import Sandbox
 from tallystick.sessions.values import ExportedValues
 from tallystick.settings.schema import PROVIDER_KEYS, SETTINGS, ProviderValues, Value
 from tools.check_docs import DOCS, link_terms
+from tools.public import public_modules, public_names
+from tools.surfaces import SURFACES, Surface
 
 PAGES = DOCS / "reference"
 _REGION = re.compile(
@@ -208,6 +210,8 @@ MEANINGS = {
     "skills_require_signature": "Use only skills that a trusted signer signed.",
     "skills_budget": "Characters of the list of skills that the model is shown.",
     "memory": "The [memory](../guides/memory.md) that programs recall from.",
+    "session_mb": "MiB that all [sessions](../guides/sessions.md) together may keep on the disk. "
+    "Above it no session and no snapshot is made.",
 }
 PROVIDER_MEANINGS = {
     "dialect": "The wire format: chat completions (`openai`) or messages (`anthropic`).",
@@ -463,15 +467,18 @@ def stops() -> str:
 # -- Python ----------------------------------------------------------------------------------------
 
 
-def python() -> str:
-    """Describe every name that `tallystick` promises."""
-    parts = []
-    for name in sorted(tallystick.__all__, key=str.lower):
-        found = getattr(tallystick, name)
+def python(module: str) -> str:
+    """Describe the contract of a public module, and every name in it."""
+    # The first line of the docstring is for those who read the code; the page has its own words.
+    said = inspect.cleandoc(importlib.import_module(module).__doc__ or "")
+    contract = said.partition("\n\n")[2]
+    parts = [f"{contract}\n"]
+    for name in sorted(public_names(module), key=str.lower):
+        found = getattr(importlib.import_module(module), name)
         parts.append(f"## {name}\n")
         if inspect.isclass(found):
             parts += _class(name, found)
-        elif callable(found):
+        elif inspect.isroutine(found):
             parts += [fenced(_signature(name, found)), described(found.__doc__)]
         else:
             parts.append(f"{CONSTANTS[name]}\n")
@@ -479,7 +486,17 @@ def python() -> str:
 
 
 CONSTANTS = {
+    "Decision": "One of `Pass`, `Retry`, `Warn`, `Block` and `Escalate`.",
+    "ERROR_CODES": "All codes by the names of errors: each is an `ErrorCode`.",
+    "LAYER_ORDER": "The kinds of layers with skills, the one that wins first.",
+    "NORMAL": "The rules of `--vocabulary normal`: a program that fails the check is not run, but "
+    "after three in a row the next one is, with a warning to the model.",
     "NOT_RECEIVED": "The answer of a lookup: the call never arrived, so it is safe to repeat it.",
+    "PERMISSIVE": "The rules of `--vocabulary permissive`: a program that fails the check is run.",
+    "PYTHON_FORM": "The name of the form of recall programs that are Python.",
+    "STRICT": "The rules of `--vocabulary strict`: a program that fails the check is not run, and "
+    "after three in a row a person decides.",
+    "TrajectoryEvent": "One event of a run; [Events](events.md) lists them.",
     "UNKNOWN": "The answer of a lookup: nothing is known about the call, so it stays in doubt.",
 }
 # The interfaces that describe methods once for all classes that have them.
@@ -570,7 +587,42 @@ def _annotation(annotation: object) -> str:
     return re.sub(r"Optional\[([^\[\]]+)\]", r"\1 | None", text)
 
 
+# -- surfaces --------------------------------------------------------------------------------------
+
+
+def surfaces() -> str:
+    """List for each capability its commands, its Python names and its page."""
+    titles = {each.page: _title(DOCS / each.page) for each in SURFACES}
+    rows = [
+        (
+            each.what,
+            _commands_cell(each),
+            _names_cell(each),
+            f"[{titles[each.page]}](../{each.page})",
+        )
+        for each in SURFACES
+    ]
+    return table(("capability", "command", "from Python", "page"), rows)
+
+
+def _title(page: Path) -> str:
+    return page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _commands_cell(row: Surface) -> str:
+    return ", ".join(f"`tally {each}`" for each in row.all_commands) or row.commands
+
+
+def _names_cell(row: Surface) -> str:
+    return ", ".join(f"`{each}`" for each in row.all_names) or row.python
+
+
 # -- pages -----------------------------------------------------------------------------------------
+
+
+def page_of(module: str) -> Path:
+    """Return the reference page of a public module; its region has the same name."""
+    return PAGES / f"python{module.removeprefix('tallystick').replace('.', '-')}.md"
 
 
 REGIONS: dict[str, Callable[[], str]] = {
@@ -582,9 +634,10 @@ REGIONS: dict[str, Callable[[], str]] = {
     "event-fields": event_fields,
     "errors": errors,
     "stops": stops,
-    "python": python,
+    **{page_of(each).stem: functools.partial(python, each) for each in public_modules()},
     "script": script,
     "memory-receipts": memory_receipts,
+    "surfaces": surfaces,
     "values": values,
 }
 

@@ -11,11 +11,13 @@ import http.client
 import json
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.real.kept import KeptReplies
 from bench.real.outcome import Exchange, Server
 
 __all__ = ["Meter"]
@@ -24,11 +26,15 @@ _BODY_BYTES_MAX = 64 * 1024 * 1024
 
 
 class Meter:
-    """Listens on the loopback address while it is open."""
+    """Listens on the loopback address while it is open.
 
-    def __init__(self, server: Server, *, seconds: int) -> None:
+    With `kept`, a request that was answered before is answered from there, and others are kept.
+    """
+
+    def __init__(self, server: Server, *, seconds: int, kept: KeptReplies | None = None) -> None:
         self._server = server
         self._seconds = seconds
+        self._kept = kept
         self._guard = threading.Lock()
         self._under_way: set[http.client.HTTPConnection] = set()
         self.exchanges: list[Exchange] = []
@@ -75,7 +81,7 @@ class Meter:
         length = min(int(handler.headers.get("Content-Length", "0")), _BODY_BYTES_MAX)
         body = handler.rfile.read(length)
         try:
-            status, kind, reply = self._asked(handler.path.removeprefix("/v1"), body)
+            status, kind, reply = self._answered(handler.path.removeprefix("/v1"), body)
         except (OSError, http.client.HTTPException) as error:
             status, kind = 502, "application/json"
             reply = json.dumps({"error": {"message": f"{type(error).__name__}: {error}"}}).encode()
@@ -89,6 +95,19 @@ class Meter:
             handler.send_header("Content-Length", str(len(reply)))
             handler.end_headers()
             handler.wfile.write(reply)
+
+    def _answered(self, path: str, body: bytes) -> tuple[int, str, bytes]:
+        """Return the kept reply to a request, or the model's, which is kept then."""
+        if self._kept is None:
+            return self._asked(path, body)
+        found = self._kept.find(path, body)
+        if found is not None:
+            return 200, *found
+        began = time.monotonic()
+        status, kind, reply = self._asked(path, body)
+        if status == 200:
+            self._kept.keep(path, body, kind, reply, seconds=time.monotonic() - began)
+        return status, kind, reply
 
     def _asked(self, path: str, body: bytes) -> tuple[int, str, bytes]:
         parts = urlsplit(self._server.url)

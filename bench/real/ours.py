@@ -7,20 +7,26 @@ import importlib.metadata
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from bench.real.kept import KeptReplies
+from bench.real.meter import Meter
 from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
 from bench.real.task import Task
 
+from tallystick.agent.options import AskedAnswer
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
-from tallystick.core.records import ProgramFinished, Record
+from tallystick.core.records import AIDS, ProgramFinished, Record
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.context.inputs import given_text
+from tallystick.runtime.run.assembly import RunRequest
 from tallystick.skills.skills import Skills
 
 __all__ = ["VERSION", "runner"]
@@ -65,8 +71,33 @@ class _Listened:
         await self._model.close()
 
 
-def runner(server: Server, allowed: Allowed) -> Runner:
-    """A runner of tasks, each in a session of its own."""
+class _Switched(Session):
+    """A session whose runs have only some of the helps for weak models.
+
+    No setting does that: nobody who is not measuring them has a use for it.
+    """
+
+    def __init__(self, *, aids: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self._aids = aids
+
+    def _request(self, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:  # noqa: ANN401
+        asked, request = super()._request(*arguments, **options)
+        return asked, replace(request, aids=self._aids)
+
+
+def runner(
+    server: Server,
+    allowed: Allowed,
+    *,
+    kept: KeptReplies | None = None,
+    aids: tuple[str, ...] = AIDS,
+) -> Runner:
+    """A runner of tasks, each in a session of its own.
+
+    With `kept`, requests that were answered before do not reach the model. `aids` are the helps for
+    weak models that the runs have.
+    """
     limits = RunLimits(
         turns=allowed.turns,
         tokens=allowed.tokens,
@@ -75,7 +106,6 @@ def runner(server: Server, allowed: Allowed) -> Runner:
     )
 
     def run(task: Task) -> Outcome:
-        model = _Listened(_model(server))
         notes: list[str] = []
 
         def watch(run_id: str, record: Record) -> None:
@@ -84,16 +114,24 @@ def runner(server: Server, allowed: Allowed) -> Runner:
 
         inputs = [given_text(text, name=name) for name, text in task.files.items()]
         began = time.monotonic()
-        with (
-            _skills(task) as skills,
-            Session(model=model, ledger=MemoryLedger(), skills=skills) as session,
-        ):
+        with ExitStack() as stack:
+            asked = server
+            if kept is not None:
+                meter = stack.enter_context(Meter(server, seconds=allowed.seconds, kept=kept))
+                asked = replace(server, url=meter.url)
+            model = _Listened(_model(asked))
+            skills = stack.enter_context(_skills(task))
+            session = stack.enter_context(
+                _Switched(aids=aids, model=model, ledger=MemoryLedger(), skills=skills)
+            )
             ended = session.run(
                 task.question,
                 inputs=inputs,
                 limits=limits,
                 temperature=allowed.temperature,
                 strategy=task.strategy,
+                # The prompt names the time. With the present in it, no two runs ask the same.
+                clock="fixed",
                 watch=watch,
             )
         # Its connections belonged to the loop of the session; it forgets them.

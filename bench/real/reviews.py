@@ -11,7 +11,7 @@ import random
 from bench.real.draw import NOUNS, coined, csv_text, identifiers, source
 from bench.real.task import Task, name_check, number_check
 
-__all__ = ["review_count", "review_top"]
+__all__ = ["judge_count", "judge_lines", "judge_top", "review_count", "review_top"]
 
 _LIKED = (
     "I would buy this {thing} again tomorrow.",
@@ -44,8 +44,17 @@ _NEITHER = (
 
 
 def review_count(seed: int) -> Task:
-    """How many customers are satisfied."""
-    rng = source("review-count", seed)
+    """How many customers are satisfied; the question says to ask a model."""
+    return _count_task("review-count", seed, asking=True)
+
+
+def judge_count(seed: int) -> Task:
+    """How many customers are satisfied; nobody says how that is found."""
+    return _count_task("judge-count", seed, asking=False)
+
+
+def _count_task(name: str, seed: int, *, asking: bool) -> Task:
+    rng = source(name, seed)
     count = rng.randint(10, 16)
     liked = rng.randint(3, count - 3)
     if liked * 2 == count:
@@ -55,50 +64,83 @@ def review_count(seed: int) -> Task:
     ids = identifiers(rng, count)
     texts = [_review(rng, tone) for tone in tones]
     lines = [json.dumps({"id": i, "review": text}) for i, text in zip(ids, texts, strict=True)]
-    question = (
-        "Each record has a customer's review. Ask a model of each review whether the customer is "
-        "satisfied. How many customers are satisfied?"
-    )
+    ask = "Ask a model of each review whether the customer is satisfied. " if asking else ""
+    question = f"Each record has a customer's review. {ask}How many customers are satisfied?"
     return Task(
-        name="review-count",
-        kind="reviews",
+        name=name,
+        kind="reviews" if asking else "judging",
         seed=seed,
         question=question,
         files={"reviews.jsonl": "\n".join(lines) + "\n"},
         expected=str(liked),
         check=number_check(str(liked), question=question),
         near_misses=(str(count), str(count - liked), str(liked + 1), str(liked - 1)),
-        strategy="recursive",
+        strategy="recursive" if asking else "code",
+    )
+
+
+def judge_lines(seed: int) -> Task:
+    """How many messages, a line each, are complaints."""
+    rng = source("judge-lines", seed)
+    count = rng.randint(18, 26)
+    liked = rng.randint(6, count - 6)
+    if liked * 2 == count:
+        liked += 1
+    tones = [True] * liked + [False] * (count - liked)
+    rng.shuffle(tones)
+    lines = [_review(rng, tone) for tone in tones]
+    wrong = count - liked
+    question = "Each line is a message from a customer. How many of them are complaints?"
+    return Task(
+        name="judge-lines",
+        kind="judging",
+        seed=seed,
+        question=question,
+        files={"messages.txt": "\n".join(lines) + "\n"},
+        expected=str(wrong),
+        check=number_check(str(wrong), question=question),
+        near_misses=(str(count), str(liked), str(wrong + 1), str(wrong - 1)),
     )
 
 
 def review_top(seed: int) -> Task:
-    """The product that most customers are satisfied with: neither the one with most reviews."""
-    rng = source("review-top", seed)
+    """The product with most satisfied customers; the question says to ask a model."""
+    return _top_task("review-top", seed, asking=True)
+
+
+def judge_top(seed: int) -> Task:
+    """The product with most satisfied customers; nobody says how that is found."""
+    return _top_task("judge-top", seed, asking=False)
+
+
+def _top_task(name: str, seed: int, *, asking: bool) -> Task:
+    """The product that most customers are satisfied with, not the one with most reviews."""
+    rng = source(name, seed)
     first, second, third = coined(rng, 3)
     # Satisfied and not, of each: the most reviewed has fewer satisfied ones.
     shares = {first: (rng.randint(5, 6), 1), second: (2, rng.randint(6, 7)), third: (3, 2)}
     drawn = [
-        (name, tone)
-        for name, (liked, disliked) in shares.items()
+        (product, tone)
+        for product, (liked, disliked) in shares.items()
         for tone in [True] * liked + [False] * disliked
     ]
     rng.shuffle(drawn)
-    rows = [[name, _review(rng, tone)] for name, tone in drawn]
+    rows = [[product, _review(rng, tone)] for product, tone in drawn]
+    ask = "Ask a model of each review whether the customer is satisfied. " if asking else ""
     question = (
-        "Each row has a product and a customer's review of it. Ask a model of each review whether "
-        "the customer is satisfied. Which product has the most satisfied customers?"
+        f"Each row has a product and a customer's review of it. {ask}"
+        "Which product has the most satisfied customers?"
     )
     return Task(
-        name="review-top",
-        kind="reviews",
+        name=name,
+        kind="reviews" if asking else "judging",
         seed=seed,
         question=question,
         files={"reviews.csv": csv_text(["product", "review"], rows)},
         expected=first,
         check=name_check(first, rivals=shares),
         near_misses=(second, third),
-        strategy="recursive",
+        strategy="recursive" if asking else "code",
     )
 
 

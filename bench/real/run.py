@@ -19,18 +19,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.real import ours, peers
+from bench.real.kept import KeptReplies
 from bench.real.outcome import Allowed, Outcome, Runner, Server, about
 from bench.real.table import Row, header_line, row_line, total_lines, write_json, write_trace
 from bench.real.task import Task
-from bench.real.tasks import READING, TASKS, tasks_of
+from bench.real.tasks import EVERY, tasks_of
+
+from tallystick.core.records import AIDS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     names = [name for name in given.tasks.split(",") if name]
-    unknown = [name for name in names if name not in TASKS | READING]
+    unknown = [name for name in names if name not in EVERY]
     if unknown:
-        known = ", ".join(TASKS | READING)
+        known = ", ".join(EVERY)
         print(f"no task {unknown[0]!r}; there are: {known}", file=sys.stderr)
         return 2
     if not given.url or not given.model:
@@ -45,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         temperature=given.temperature,
     )
     try:
-        runner, version = _runner(given.runtime, server, allowed)
+        kept = KeptReplies(Path(given.kept)) if given.kept else None
+        aids = tuple(name for name in given.aids.split(",") if name)
+        runner, version = _runner(given.runtime, server, allowed, kept, aids)
         seeds = [int(seed) for seed in given.seed.split(",")] if given.seed else None
     except (peers.PeerMissing, ValueError) as error:
         print(error, file=sys.stderr)
@@ -90,9 +95,15 @@ def _outcome(runner: Runner, task: Task) -> Outcome:
         )
 
 
-def _runner(runtime: str, server: Server, allowed: Allowed) -> tuple[Runner, str]:
+def _runner(
+    runtime: str,
+    server: Server,
+    allowed: Allowed,
+    kept: KeptReplies | None,
+    aids: tuple[str, ...],
+) -> tuple[Runner, str]:
     if runtime == "tallystick":
-        return ours.runner(server, allowed), ours.VERSION
+        return ours.runner(server, allowed, kept=kept, aids=aids), ours.VERSION
     return peers.runner(runtime, server, allowed), peers.version(runtime)
 
 
@@ -114,6 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=int, default=default.seconds, help="for a whole run")
     parser.add_argument("--temperature", type=float, default=default.temperature)
     parser.add_argument("--out", default="", help="write all figures to this JSON file")
+    parser.add_argument("--aids", default=",".join(AIDS), help="helps of the runtime that are on")
+    parser.add_argument("--kept", default="", help="file of replies that are not asked for again")
     parser.add_argument("--trace", default="", help="write each run's exchanges below this folder")
     return parser
 

@@ -22,7 +22,12 @@ from tests.attachments.builders import (
 )
 
 from tallystick.attachments.collect import Fence, ReclaimReport, Sweep, reclaim, verify_attachments
-from tallystick.attachments.port import AttachmentNotFound, ReclamationInFlight, ReclamationRefused
+from tallystick.attachments.port import (
+    AttachmentIoFailed,
+    AttachmentNotFound,
+    ReclamationInFlight,
+    ReclamationRefused,
+)
 from tallystick.attachments.sqlite import SqliteAttachments
 
 OTHER = LARGE + b"other"
@@ -280,6 +285,22 @@ def test_staged_files_of_the_dead_go_and_those_of_the_living_stay(
     assert [path for _, path in kept.files.staged()] == [staged.blob]
     # The dead owner's lock file has nothing to prove any more.
     assert len(kept.owners.ids()) == 1
+
+
+def test_a_sweep_keeps_the_proofs_of_deaths_if_the_staged_files_cannot_be_listed(
+    kept: SqliteAttachments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = dead_owner(kept)
+    kept.files.write([LARGE], owner=dead)
+
+    def unreadable() -> Iterator[tuple[str, Path]]:
+        raise AttachmentIoFailed(path="staging", source="it cannot be listed")
+
+    monkeypatch.setattr(kept, "staged_files", unreadable)
+    report = reclaim(kept, policy=AT_ONCE)
+
+    assert kept.owners.proven_dead(dead)
+    assert "it cannot be listed" in report.orphan_failures[-1]
 
 
 def test_a_file_without_a_row_goes_unless_somebody_is_about_to_give_it_one(

@@ -63,7 +63,7 @@ def test_a_trace_has_the_functions_of_the_command_and_no_comprehensions() -> Non
     assert "cli/main.py" in trace.files
     assert "main" in names
     assert not {name for name in names if name.endswith(">") and not name.endswith("<locals>")}
-    assert "tallystick.cli.commands.config" in trace.modules
+    assert "tallystick.cli.commands.setup.config" in trace.modules
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_a_sandbox_that_a_host_cannot_give_is_named_and_no_fault(
         async def self_test(self) -> Any:
             raise OSError("no such system call")
 
-    monkeypatch.setattr("tallystick.cli.commands.doctor.ProcessSandbox", Lacking)
+    monkeypatch.setattr("tallystick.cli.commands.setup.doctor.ProcessSandbox", Lacking)
 
     result = CliRunner().invoke(cli, ["doctor", "--json"], standalone_mode=False)
 

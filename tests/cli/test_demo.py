@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_exec import Tally
+from tests.core.citation.correct import is_correct
 
 from tallystick.cli.commands.demo import corpus_sha256
 from tallystick.cli.main import cli
-from tallystick.core.citation.cited import is_correct
 from tallystick.core.citation.claims import Documents
 from tallystick.core.errors import LedgerError, UsageError
 from tallystick.core.records import AskModel

@@ -275,7 +275,9 @@ def test_one_of_which_nothing_was_written_is_said_to_be_so(tally: Tally) -> None
 
 
 def test_a_chain_of_steps_is_said_to_be_one(tally: Tally) -> None:
-    from tallystick import ScriptedModel, Session, step
+    from tallystick import step
+    from tallystick.client import Session
+    from tallystick.model import ScriptedModel
 
     @step
     def ask() -> str | None:

@@ -213,8 +213,17 @@ def test_what_goes_wrong_is_one_line_and_one_object(
     assert done.line == f"{error['kind']}: {error['message']}"
 
 
+def test_a_set_that_is_refused_sets_nothing(tally: Tally) -> None:
+    tally("session", "new", "--set", "kept=1")
+
+    refused = tally("session", "set", "last", "region=EU", "--unset", "kept", "--unset", "nosuch")
+
+    assert refused.code == 2
+    assert tally("session", "set", "last", "--unset", "kept", "a=b").out == "a=b\n"
+
+
 def test_the_fourth_extension_and_the_eleventh_snapshot_are_refused(tally: Tally) -> None:
-    tally("session", "new")
+    tally("session", "new", "--expires", "reference")
     for _ in range(3):
         assert tally("session", "extend", "last").code == 0
     for number in range(10):

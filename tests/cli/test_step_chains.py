@@ -22,7 +22,7 @@ from tallystick.core.records import FIGURE_MAX, STEP_SCHEMA, StepEntered, StepLe
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import charge_step, step, step_log
+from tallystick.steps.decorator import charge_step, step, step_log
 
 # Each starts processes: CI runs them.
 pytestmark = pytest.mark.slow

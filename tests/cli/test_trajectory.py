@@ -24,7 +24,7 @@ from tallystick.interop.trajectory_events import Termination
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import step
+from tallystick.steps.decorator import step
 from tallystick.testing.models import block
 
 # Each starts processes: CI runs them.

@@ -44,7 +44,7 @@ from tallystick.runtime.calls.functions import RunFunction, effect_key, host_fun
 from tallystick.runtime.programs import execution
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.result import Run
-from tallystick.steps.step import step
+from tallystick.steps.decorator import step
 from tallystick.testing.models import PRICING
 
 CHILD_SECONDS_MAX = 120

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.core.errors import UsageError
+from tallystick.inputs import files
 from tallystick.inputs.layout import STR_BYTES_MAX, layout_of
 from tallystick.inputs.reading import describe_encodings, read_inputs, wants_stdin
 
@@ -245,6 +246,24 @@ def test_a_long_file_is_decoded_by_stream_into_a_text_nobody_changes(
 
     assert given.path is None
     assert given.text.read_raw(0, 1 << 24) == text.encode()
+
+
+def test_a_long_file_that_changes_while_it_is_read_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "long.txt"
+    path.write_bytes(("line after line\n" * 70_000).encode("utf-16"))
+    found = files.encoding_of
+
+    def change_after(pieces: files.Pieces, *, name: str) -> str:
+        encoding = found(pieces, name=name)
+        path.write_bytes(b"\xff\xfe" + b"\x00\xd8" * 3)
+        return encoding
+
+    monkeypatch.setattr(files, "encoding_of", change_after)
+
+    with pytest.raises(UsageError, match="it changed while it was read"):
+        read_inputs([str(path)])
 
 
 def test_a_picture_cannot_be_a_variable(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.attachments.memory import MemoryAttachments
-from tallystick.core.errors import RunNotOwned, TransferRefused
+from tallystick.core.chain import Sealed
+from tallystick.core.errors import RecordUnreadable, RunNotOwned, TransferRefused
 from tallystick.core.json_text import digest
 from tallystick.core.records import (
     AskModel,
@@ -345,6 +346,20 @@ def test_a_trajectory_of_it_has_the_runs_inside_where_they_were_begun() -> None:
 
     assert [depth for depth, _ in groupby(each.depth for each in events)] == [0, 1, 2, 1, 0]
     assert len({each.run for each in events}) == 3
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_record_that_cannot_be_read_is_named(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    imported, ledger = taken_in(SMALL)
+    run, read = imported.runs[0].run, ledger.read
+
+    def damaged(run: str, **spans: int | None) -> Iterator[Sealed]:
+        for seq, entry in enumerate(read(run, **spans)):
+            yield msgspec.structs.replace(entry, body=b"{}") if seq == place else entry
+
+    monkeypatch.setattr(ledger, "read", damaged)
+    with pytest.raises(RecordUnreadable, match=f"entry {place} of run {run} cannot be read"):
+        export_trajectory(ledger, MemoryAttachments(), run, io.BytesIO())
 
 
 # -- the chain -----------------------------------------------------------------------------------

@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 from tallystick.core.budget.amount import Budget
 from tallystick.core.records import ErrorBoundary
 from tallystick.core.step import CompletedStep, StepBudgetError, StepDefinition
-from tallystick.steps.step import charge_step, completed_steps, current_step, enter_step, step_log
+from tallystick.steps.decorator import (
+    charge_step,
+    completed_steps,
+    current_step,
+    enter_step,
+    step_log,
+)
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from tallystick.core.views.receipt import step_lines
 from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import charge_step, step, step_log
+from tallystick.steps.decorator import charge_step, step, step_log
 
 SCALE = max(1, settings().max_examples // 50)
 

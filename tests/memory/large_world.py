@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,14 +12,16 @@ import pytest
 from hypothesis import strategies as st
 from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder
 
+from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.scope import Embedded
-from tallystick.memory.recall.selection import EVERYTHING, Filters
-from tallystick.memory.recall.view import view
+from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import record_access, relate, remember, share
+from tallystick.memory.remember import record_access, remember
+from tallystick.memory.sharing import relate, share
+from tallystick.memory.store import blocks
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import (
@@ -112,6 +115,17 @@ def low_limits(*, large: int = 0, candidates: int = 2, guarded: int = 2) -> Iter
         yield
 
 
+@contextmanager
+def small_blocks(*, small: int = 3, large: int = 6, touched: int = 1) -> Iterator[None]:
+    """So small that a few entries fill several of both sizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "SMALL", small)
+        patch.setattr(blocks, "LARGE", large)
+        patch.setattr("tallystick.memory.recall.index._TOUCHED_MAX", touched)
+        patch.setattr("tallystick.memory.recall.index._TOUCHED_MAX_SMALL", touched)
+        yield
+
+
 @dataclass
 class World:
     """A memory to act on, and the ids of what was remembered."""
@@ -194,11 +208,14 @@ class World:
             case "recall":
                 record_access(self.memory, living[: two + 1])
             case "share":
-                if view(self.memory, reader=None, filters=EVERYTHING).note(id).scope == "shared":
-                    given = (*Permission, None)[two % 7]
+                given = (*Permission, None)[two % 7]
+                # It is refused to take back what was not shared.
+                with contextlib.suppress(NoteInvalid):
                     share(self.memory, id, actor=None, with_agent="bob", permission=given)
             case _:
-                relate(self.memory, id, living[two % len(living)], actor=None)
+                # It is refused to relate a note to itself.
+                with contextlib.suppress(NoteInvalid):
+                    relate(self.memory, id, living[two % len(living)], actor=None)
 
 
 # Done before what is drawn: few notes would be no choice.
@@ -217,7 +234,7 @@ BEGUN: tuple[Act, ...] = (
 @contextmanager
 def a_world(strategies: tuple[ForgetStrategy, ...] = ALL, *, begun: bool = True) -> Iterator[World]:
     clock = Clock()
-    with quick_folder() as folder, open_memory(folder, clock=clock) as memory:
+    with quick_folder() as folder, open_memory(folder, clock=clock) as memory, small_blocks():
         world = World(memory, clock, strategies)
         world.do_all(list(BEGUN if begun else ()))
         yield world

@@ -16,7 +16,8 @@ from tallystick.memory.forget import forget
 from tallystick.memory.note import NoteScope, Permission
 from tallystick.memory.recall.selection import EVERYTHING
 from tallystick.memory.recall.view import find_note, view
-from tallystick.memory.remember import relate, remember, share
+from tallystick.memory.remember import remember
+from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.verify import verify_memory
@@ -207,7 +208,8 @@ def test_a_changed_byte_of_any_line_is_refused(source: SqliteMemory, target: Sql
         (lambda line: line["state"].update(quarantine=["because"]), "quarantine"),
         (lambda line: line["state"].update(expires_at=-1), "expires_at"),
         (lambda line: line.update(sightings=[-1]), "sightings"),
-        (lambda line: line.update(shares=[["bob", "admin"]]), "shares"),
+        (lambda line: line.update(shares=[["b b", "admin"]]), "shares"),
+        (lambda line: line["note"].update(read_off=["agent_id"]), "read_off"),
         (lambda line: line.update(shares=[["bob", "king"]]), "king"),
         (lambda line: line.update(relations=[["is", "nobody", 1.0]]), "relations"),
         (lambda line: line.update(relations=[["two words", "x", 1.0]]), "relation"),

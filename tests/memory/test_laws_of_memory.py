@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder, tables
 
+from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.exchange import export_notes, import_notes
 from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
 from tallystick.memory.recall.selection import EVERYTHING, NOW
 from tallystick.memory.recall.view import View, view
-from tallystick.memory.remember import record_access, relate, remember, share
+from tallystick.memory.remember import record_access, remember
+from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors, model_of
@@ -107,11 +110,14 @@ class World:
             case "recall":
                 record_access(self.memory, others[: two + 1])
             case "share":
-                if view(self.memory, reader=None, filters=EVERYTHING).note(id).scope == "shared":
-                    given = (*Permission, None)[two % 7]
+                given = (*Permission, None)[two % 7]
+                # It is refused to take back what was not shared.
+                with contextlib.suppress(NoteInvalid):
                     share(self.memory, id, actor=None, with_agent="bob", permission=given)
             case "relate":
-                relate(self.memory, id, others[two % len(others)], actor=None)
+                # It is refused to relate a note to itself.
+                with contextlib.suppress(NoteInvalid):
+                    relate(self.memory, id, others[two % len(others)], actor=None)
             case _:
                 if (model := model_of(self.memory)) is not None:
                     made = Vectors(b"%d" % two, b"%d" % three if two % 2 else None)

@@ -15,15 +15,8 @@ from tallystick.memory.forget import forget
 from tallystick.memory.note import CONTENT_BYTES_MAX, MemoryType, NoteScope, Permission
 from tallystick.memory.recall.selection import EVERYTHING
 from tallystick.memory.recall.view import find_note, view
-from tallystick.memory.remember import (
-    BATCH_MAX,
-    Remembered,
-    record_access,
-    relate,
-    remember,
-    remember_all,
-    share,
-)
+from tallystick.memory.remember import BATCH_MAX, Remembered, record_access, remember, remember_all
+from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.suspicion import review
 
@@ -360,8 +353,8 @@ def test_who_may_share_what(tmp_path: Path) -> None:
         ours = remember(memory, a_note("ours", scope=NoteScope.SHARED)).id
         read, admin = Permission.READ, Permission.ADMIN
 
-        with pytest.raises(NoteInvalid, match="scope"):
-            share(memory, mine, actor="ada", with_agent="bob", permission=read)
+        with pytest.raises(NoteInvalid, match="another agent"):
+            share(memory, mine, actor="ada", with_agent="ada", permission=read)
         with pytest.raises(NoteNotFound):
             share(memory, ours, actor="bob", with_agent="eve", permission=read)
         share(memory, ours, actor="ada", with_agent="bob", permission=read)

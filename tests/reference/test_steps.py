@@ -25,7 +25,7 @@ from tallystick.core.step import (
     mark_escalated,
 )
 from tallystick.steps.active import StepLog
-from tallystick.steps.step import (
+from tallystick.steps.decorator import (
     charge_step,
     completed_steps,
     current_step,

@@ -5,8 +5,6 @@ import functools
 import re
 from pathlib import Path
 
-import tallystick
-
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "tallystick"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "_image" not in path.parts)
@@ -123,65 +121,3 @@ def test_no_identifier_says_that_a_run_is_gone_on_with() -> None:
 
 def test_there_are_definitions_to_look_at() -> None:
     assert len(defined()) > 5_000
-
-
-# What users import. A name is added here with the release that promises it, and none is taken away.
-PROMISED = [
-    "Budget",
-    "Cancelled",
-    "CapabilityDenied",
-    "Charge",
-    "CompletedStep",
-    "ExecutionContext",
-    "ExecutionResult",
-    "HostFunction",
-    "HostTable",
-    "HostText",
-    "LedgerError",
-    "Limits",
-    "Memory",
-    "MemoryLedger",
-    "ModelError",
-    "ModelReply",
-    "NOT_RECEIVED",
-    "NotSupported",
-    "PriceTable",
-    "Pricing",
-    "Refused",
-    "Run",
-    "RunInDoubt",
-    "RunLimits",
-    "SandboxError",
-    "Scripted",
-    "ScriptedModel",
-    "ScriptedReply",
-    "ScriptedSandbox",
-    "Session",
-    "Skills",
-    "SnapshotId",
-    "SnapshotMismatch",
-    "SqliteLedger",
-    "StepBudgetError",
-    "StepsDiverged",
-    "TallystickError",
-    "UNKNOWN",
-    "UsageError",
-    "WasmSandbox",
-    "cache_directory",
-    "completed_steps",
-    "data_directory",
-    "effect_key",
-    "follow",
-    "given_text",
-    "host_function",
-    "open_snapshots",
-    "read_inputs",
-    "step",
-    "step_log",
-    "stop",
-]
-
-
-def test_the_package_has_every_name_that_it_promised() -> None:
-    assert sorted(tallystick.__all__) == sorted(PROMISED)
-    assert [name for name in PROMISED if getattr(tallystick, name, None) is None] == []

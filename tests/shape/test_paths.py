@@ -21,8 +21,8 @@ CODE = sorted(
     for path in (ROOT / root).rglob("*.py")
     if "_image" not in path.parts
 )
-# Pages that tell of the past name what was there.
-PAST = {"CHANGELOG.md"}
+# Pages that tell of the past name what was there: so do reports that are named after a commit.
+PAST = re.compile(r"CHANGELOG\.md|[0-9a-f]{7,40}\.md")
 # Made by a build, by a soak or by a reader who follows the page.
 MADE = re.compile(r"^(src/tallystick/guest/_image|bench/results/soak\.txt)")
 # Paths of a user's project, in examples.
@@ -59,7 +59,7 @@ def texts() -> list[tuple[Path, str]]:
     return [
         (path, path.read_text(encoding="utf-8"))
         for path in [*PAGES, *CODE]
-        if path.name not in PAST and path != Path(__file__)
+        if not PAST.fullmatch(path.name) and path != Path(__file__)
     ]
 
 

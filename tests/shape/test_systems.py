@@ -44,7 +44,11 @@ for name in tallystick.__all__:
 """
 RUN = f"""
 import asyncio, pathlib
-from tallystick import MemoryLedger, ScriptedModel, ScriptedReply, Session, WasmSandbox, given_text
+from tallystick.client import Session
+from tallystick.inputs import given_text
+from tallystick.ledger import MemoryLedger
+from tallystick.model import ScriptedModel, ScriptedReply
+from tallystick.sandbox import WasmSandbox
 sandbox = WasmSandbox.load(cache=pathlib.Path({str(cache_directory())!r}))
 program = "print('x' * 100_000)\\nFINAL(len(context))"
 model = ScriptedModel([ScriptedReply(text=f"```repl\\n{{program}}\\n```")])
@@ -57,7 +61,8 @@ print("answered")
 """
 REFUSED = """
 import pathlib
-from tallystick import SqliteLedger, TallystickError
+from tallystick import TallystickError
+from tallystick.ledger import SqliteLedger
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.sessions.file import book_in
 from tallystick.sessions.exec_sessions import hold_session

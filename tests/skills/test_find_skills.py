@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import cast
 
@@ -14,7 +12,6 @@ from click.testing import CliRunner
 from tests.skills.skill_runs import make_skill
 from tests.skills.test_skill_trust import Home
 
-import tallystick.skills
 from tallystick.cli.main import cli
 from tallystick.client import Session
 from tallystick.core.errors import RunNotFound, UsageError
@@ -204,18 +201,3 @@ def test_the_hint_about_arguments_is_shown_to_models(
     shown = hint.replace("<", "&lt;")
     assert (f"\n  arguments: {shown}\n" in model.prompts[0]) is bool(hint)
     assert session.replay(run.run).held
-
-
-def test_the_package_names_what_it_promises_and_imports_nothing_before_it_is_used() -> None:
-    names = tallystick.skills.__all__
-
-    assert all(getattr(tallystick.skills, name) is not None for name in names)
-    assert set(names) <= set(dir(tallystick.skills))
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = tallystick.skills.nothing
-    asked = (
-        "import sys, tallystick.skills\n"
-        "print([each for each in sys.modules if each.startswith('tallystick.')])"
-    )
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['tallystick.skills']"

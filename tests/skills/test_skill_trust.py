@@ -245,6 +245,19 @@ def test_a_trusted_signers_skill_counts_without_being_asked_about(home: Home) ->
 
 
 @needs_extra
+def test_a_key_that_cannot_be_removed_is_named(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = home.key()
+    home.trust().add_signer(key.public_path)
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(StoreError, match=rf"{key.id}.*Permission denied"):
+        home.trust().remove_signer(key.id)
+
+
+@needs_extra
 @pytest.mark.parametrize("layer", ["flag", "environment", "project", "config", "user", "package"])
 def test_where_signatures_are_required_nothing_else_counts_in_any_layer(
     home: Home, layer: LayerName

@@ -29,7 +29,7 @@ from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import step, step_log
+from tallystick.steps.decorator import step, step_log
 from tallystick.testing.models import (
     NANO_IN,
     NANO_OUT,

@@ -17,7 +17,7 @@ from tests.steps.step_processes import chains_in, tasks
 from tallystick.client import Session
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.runtime.runs.history import records_of
-from tallystick.steps.step import step
+from tallystick.steps.decorator import step
 from tallystick.testing.models import PRICING, ModelCall, ModelDouble
 
 KILLED_AT = 3

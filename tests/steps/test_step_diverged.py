@@ -33,7 +33,7 @@ from tallystick.core.step import StepsDiverged
 from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import current_step, step, step_log
+from tallystick.steps.decorator import current_step, step, step_log
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

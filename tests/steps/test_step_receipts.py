@@ -40,7 +40,7 @@ from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.steps import active
 from tallystick.steps.active import StepLog
-from tallystick.steps.step import charge_step, reset_steps, step, step_log
+from tallystick.steps.decorator import charge_step, reset_steps, step, step_log
 from tallystick.testing.models import when_set
 from tallystick.upkeep.transfer import export_run_with_attachments, import_run_with_attachments
 

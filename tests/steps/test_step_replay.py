@@ -20,8 +20,8 @@ from tallystick.runtime.context.inputs import given_text
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
+from tallystick.steps.decorator import charge_step, enter_step, step, step_log
 from tallystick.steps.replay import StepHistory, StepsReport
-from tallystick.steps.step import charge_step, enter_step, step, step_log
 
 Program = Callable[[Session], object]
 

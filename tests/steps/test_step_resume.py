@@ -51,7 +51,7 @@ from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory
-from tallystick.steps.step import completed_steps, step, step_log
+from tallystick.steps.decorator import completed_steps, step, step_log
 
 # They take long: CI runs them.
 pytestmark = pytest.mark.slow

@@ -36,7 +36,7 @@ from tallystick.runtime.calls.functions import FunctionPolicy, host_function
 from tallystick.runtime.runs.history import records_of, runs_inside
 from tallystick.runtime.spend.door import REPLY_TOKENS_LEAST
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import charge_step, step, step_log
+from tallystick.steps.decorator import charge_step, step, step_log
 from tallystick.testing.models import NANO_IN, NANO_OUT, ModelCall, block
 
 # They take long: CI runs them.

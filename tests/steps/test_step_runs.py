@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,16 @@ from tests.runtime.run.one_program_model import ROOMY, TURN_IN, TURN_NANO, TURN_
 
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import BUDGET
+from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.step import CompletedStep, StepBudgetError, StepExhaustion
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.ledger.verify import verify_ledger
 from tallystick.runtime.calls.functions import host_function
 from tallystick.runtime.runs.result import Run
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.steps.step import charge_step, current_step, step, step_log
+from tallystick.steps.decorator import charge_step, current_step, step, step_log
 from tallystick.testing.models import NANO_IN, NANO_OUT, when_set
 
 
@@ -134,6 +137,68 @@ def test_runs_side_by_side_in_one_step_hold_one_cap(sandbox: WasmSandbox) -> Non
     assert answers.count("42") == len(done) > 0
     assert outer.usd == sum(each.usd for each in inner) == model.billed <= nano_usd("0.1")
     assert all(figures(each) == (TURN_IN, TURN_OUT, TURN_NANO, 1) for each in done)
+
+
+def test_runs_in_a_pool_of_a_step_are_paid_by_it(sandbox: WasmSandbox) -> None:
+    model = writer()
+    with opened(sandbox, model) as session, step_log() as log, ThreadPoolExecutor(2) as pool:
+        # The threads of the pool are older than the step.
+        list(pool.map(lambda each: each, range(8)))
+
+        @step("all", budget={"max_tokens": 1_200})
+        def everything() -> list[str | None]:
+            def one(number: int) -> str | None:
+                try:
+                    return session.run(f"goal {number}", limits=ROOMY).answer
+                except StepBudgetError:
+                    return "refused"
+
+            return list(pool.map(one, range(20)))
+
+        answers = everything()
+
+    (record,) = log.peek()
+    assert answers.count("42") == record.llm_calls
+    assert 0 < record.llm_calls <= 10
+    assert answers.count("refused") == 20 - record.llm_calls
+    assert record.input_tokens + record.output_tokens <= 1_200
+    assert record.usd == model.billed
+
+
+def test_a_run_that_begins_after_its_outermost_step_ended_is_paid_by_it(
+    sandbox: WasmSandbox, tmp_path: Path
+) -> None:
+    """Nothing is written to the chain, which may be read and verified as before."""
+    may_go, begun = threading.Event(), []
+    said: list[str | None] = []
+
+    def late(session: Session) -> None:
+        may_go.wait(10)
+        for _ in range(10):
+            try:
+                said.append(session.run("late", limits=ROOMY).answer)
+            except StepBudgetError:
+                said.append("refused")
+
+    with (
+        SqliteLedger(tmp_path / "ledger.sqlite") as ledger,
+        opened(sandbox, writer(), ledger=ledger) as session,
+    ):
+
+        @step("plan", budget={"max_tokens": 1_100})
+        def plan() -> Run:
+            begun.append(threading.Thread(target=late, args=(session,)))
+            begun[0].start()
+            return session.run("in time", limits=ROOMY)
+
+        chain = str(plan().parent)
+        before = len(list(ledger.read(chain)))
+        may_go.set()
+        begun[0].join(20)
+        assert said[0] == "42"
+        assert said[-1] == "refused"
+        assert len(list(ledger.read(chain))) == before
+        assert verify_ledger(ledger).ok
 
 
 def test_the_limits_of_the_run_itself_return_as_they_do_outside(sandbox: WasmSandbox) -> None:

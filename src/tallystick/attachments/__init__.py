@@ -1,19 +1,26 @@
-"""Keep attachments: bytes stored once under their digest, until no holder keeps them.
+"""Attachments: bytes stored once under their digest, until no holder keeps them.
 
 These names are the contract of this module; what else is in the package is internal.
 
-- `SessionAttachments(store, session_id=...)` puts, reads, lists and deletes what one holder keeps;
-  the store of a ledger is `Session.attachments`, and `MemoryAttachments` is one for tests
+- `SessionAttachments` puts, reads, lists and deletes what one holder keeps; each is a `Reference`
+- `Attachments` is the port of stores: that of a ledger is `Session.attachments`, and
+  `MemoryAttachments` is one for tests
+- `Manifest` is the port of the rows beside the bytes, with each `Intent` to hold some; `NoManifest`
+  keeps none
+- `Persistence` and `DurabilityTier` say how long a store keeps what it holds
 - `AttachmentRef` names the bytes in records: id, media type, length, label
 - `reclaim` deletes what no holder keeps, by a `ReclaimPolicy`, and returns a `ReclaimReport`
 - `verify_attachments` reads everything that is held again, and returns a `VerifyReport`
-- the errors are `AttachmentError` and its kinds, `AttachmentTooLong` and `ReclamationRefused`
+- the errors are `AttachmentError` and its kinds: `AttachmentCorrupt`, `AttachmentIoFailed`,
+  `AttachmentMetaMissing`, `AttachmentNotFound`, `AttachmentSourceFailed`, `ManifestRecordFailed`;
+  and `AttachmentTooLong`, `EmptyRootSet`, `ReclamationInFlight` and `ReclamationRefused`
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from tallystick.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tallystick.attachments.collect import (
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
         reclaim,
         verify_attachments,
     )
-    from tallystick.attachments.memory import MemoryAttachments
+    from tallystick.attachments.memory import MemoryAttachments, NoManifest
     from tallystick.attachments.port import (
         AttachmentCorrupt,
         AttachmentError,
@@ -34,30 +41,17 @@ if TYPE_CHECKING:
         Attachments,
         AttachmentSourceFailed,
         AttachmentTooLong,
+        DurabilityTier,
+        Intent,
+        Manifest,
         ManifestRecordFailed,
+        Persistence,
         ReclamationInFlight,
         ReclamationRefused,
         Reference,
     )
     from tallystick.attachments.session import SessionAttachments
     from tallystick.core.records import AttachmentRef
-
-# Where each name is. A command that needs no attachments imports none of these modules.
-_MODULES = {
-    "tallystick.attachments.collect": (
-        *("EmptyRootSet", "ReclaimPolicy", "ReclaimReport", "VerifyReport", "reclaim"),
-        "verify_attachments",
-    ),
-    "tallystick.attachments.memory": ("MemoryAttachments",),
-    "tallystick.attachments.port": (
-        *("AttachmentCorrupt", "AttachmentError", "AttachmentIoFailed", "AttachmentMetaMissing"),
-        *("AttachmentNotFound", "AttachmentSourceFailed", "AttachmentTooLong", "Attachments"),
-        *("ManifestRecordFailed", "ReclamationInFlight", "ReclamationRefused", "Reference"),
-    ),
-    "tallystick.attachments.session": ("SessionAttachments",),
-    "tallystick.core.records": ("AttachmentRef",),
-}
-_WHERE = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "AttachmentCorrupt",
@@ -69,9 +63,14 @@ __all__ = [
     "AttachmentSourceFailed",
     "AttachmentTooLong",
     "Attachments",
+    "DurabilityTier",
     "EmptyRootSet",
+    "Intent",
+    "Manifest",
     "ManifestRecordFailed",
     "MemoryAttachments",
+    "NoManifest",
+    "Persistence",
     "ReclaimPolicy",
     "ReclaimReport",
     "ReclamationInFlight",
@@ -83,13 +82,22 @@ __all__ = [
     "verify_attachments",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'tallystick.attachments' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_WHERE[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "tallystick.attachments.collect": (
+                "EmptyRootSet ReclaimPolicy ReclaimReport VerifyReport reclaim verify_attachments"
+            ),
+            "tallystick.attachments.memory": "MemoryAttachments NoManifest",
+            "tallystick.attachments.port": (
+                "AttachmentCorrupt AttachmentError AttachmentIoFailed "
+                "AttachmentMetaMissing AttachmentNotFound AttachmentSourceFailed "
+                "AttachmentTooLong Attachments DurabilityTier Intent Manifest "
+                "ManifestRecordFailed Persistence ReclamationInFlight "
+                "ReclamationRefused Reference"
+            ),
+            "tallystick.attachments.session": "SessionAttachments",
+            "tallystick.core.records": "AttachmentRef",
+        },
+    )

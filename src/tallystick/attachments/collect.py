@@ -168,8 +168,9 @@ def reclaim(
     deleted; its ids stay, although no holder keeps them. With `dry_run`, nothing is deleted. Raise
     `ReclamationRefused`, with the report so far, if the manifest cannot be read. It is raised also
     if bytes are stored and no living holder has any, unless `policy` authorizes that. Raise
-    `AttachmentIoFailed` if the sweep cannot become an owner. Files that cannot be removed are in
-    the report, and raise nothing.
+    `AttachmentIoFailed` if the sweep cannot become an owner, the errors of the ledger that has the
+    rows, and what `needed` raises. Files that cannot be removed are in the report, and raise
+    nothing.
     """
     sweep = Sweep(attachments, policy=policy, dry_run=dry_run, needed=needed)
     for _ in sweep.steps():
@@ -182,7 +183,8 @@ def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimRe
 
     This is for attachments that are replaced again and again. The caller removed its own row, so no
     owner has to be proven dead. Other bytes are not looked at; a sweep finds them. Return a report.
-    Raise `AttachmentIoFailed` if the deletion cannot become an owner.
+    Raise `AttachmentIoFailed` if the deletion cannot become an owner, and the errors of the ledger
+    that has the rows. A file that cannot be removed is in the report.
     The store's logs are not scrubbed, so the bytes may stay in one until a sweep.
     """
     sweep = Sweep(attachments, forgotten=ids)
@@ -242,7 +244,10 @@ class Sweep:
             self._attachments.scrub()
 
     def forgotten_steps(self) -> Iterator[str]:
-        """Do the same work on the forgotten bytes only. Nothing is scrubbed or refused."""
+        """Do the work of `steps` on the forgotten bytes only. Yield the name of each step.
+
+        Nothing is scrubbed or refused.
+        """
         with self._as_owner():
             yield from self._reclaim(self._forgotten)
 
@@ -400,9 +405,10 @@ class Sweep:
         return (sentenced or blob.state == DELETING) and self._is_dead(rows, blob)
 
     def _unlink(self, blobs: Sequence[Blob]) -> Iterator[str]:
-        """Delete files, then their rows. A put of the same bytes in between waits.
+        """Delete files, then their rows. Yield the name of each step.
 
-        A file that cannot be deleted is noted in the report and gets free again, so that its
+        A put of the same bytes in between waits. Files that are gone are counted in the report. A
+        file that cannot be deleted is noted in the report and gets free again, so that its
         holders and a later sweep find it.
         """
         # Nobody is asked again who holds these: their rows say `DELETING`, on the disk, so an
@@ -448,7 +454,8 @@ class Sweep:
     def _remove_orphans(self) -> Iterator[str]:
         """Remove staged files of dead owners, and large bytes with neither a row nor an intent.
 
-        Files that records need stay. What cannot be removed is noted in the report.
+        Yield the name of each step. Files that records need stay. What is removed is counted in the
+        report, and what cannot be is noted there.
         """
         for path in self._orphans_in_staging():
             size = _size_of(path)
@@ -523,16 +530,20 @@ class Sweep:
         self.report.orphan_file_count = len(orphans)
 
     def _bury(self) -> None:
-        """Remove the lock files of dead owners that no row and no staged file names any more."""
+        """Remove the lock files of dead owners that no row and no staged file names any more.
+
+        If the staged files or the owners cannot be listed, none is removed, and the report says so.
+        """
         owners = self._attachments.owners
-        staged = self._list_or_note(
-            lambda: [owner for owner, _ in self._attachments.staged_files()]
-        )
-        with self._attachments.looking() as rows:
-            named = {*staged, *(() if rows is None else rows.named_owners())}
-        for owner in self._list_or_note(owners.ids):
-            if owner not in named:
-                owners.bury(owner)
+
+        def find_unnamed() -> list[str]:
+            named = {owner for owner, _ in self._attachments.staged_files()}
+            with self._attachments.looking() as rows:
+                named |= set() if rows is None else rows.named_owners()
+            return [owner for owner in owners.ids() if owner not in named]
+
+        for owner in self._list_or_note(find_unnamed):
+            owners.bury(owner)
 
 
 def _size_of(path: Path) -> int:

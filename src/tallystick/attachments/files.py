@@ -130,7 +130,10 @@ class BlobFiles:
             raise AttachmentIoFailed.of(path, error) from error
 
     def remove(self, id: str) -> None:
-        """Unlink an attachment. Processes that read it now can read on to its end."""
+        """Unlink an attachment. It is harmless if there is none.
+
+        Processes that read it now can read on to its end.
+        """
         path = self.path(id)
         try:
             path.unlink(missing_ok=True)

@@ -340,7 +340,8 @@ class Store(Protocol):
     """Bytes by their digest.
 
     A method with an id raises `InvalidName` for one that is not safe as a file name. Rows are
-    changed in the transaction `within`; with None, in one of their own that is not forced.
+    changed in the transaction `within`; with None, in one of their own that is not forced. Errors
+    of the backend that has the rows are raised as they are.
     """
 
     @property
@@ -367,8 +368,8 @@ class Store(Protocol):
     def chunks(self, id: str) -> Chunks:
         """Read an attachment. If it is missing, that is raised at once; damage before the end.
 
-        Raise `AttachmentNotFound`, `AttachmentMetaMissing` if there are bytes without a row, or
-        `AttachmentCorrupt`.
+        Raise `AttachmentNotFound`, `AttachmentMetaMissing` if there are bytes without a row,
+        `AttachmentCorrupt`, or `AttachmentIoFailed` if a file cannot be read.
         """
 
     def byte_len(self, id: str) -> int:

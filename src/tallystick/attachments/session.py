@@ -53,7 +53,8 @@ class SessionAttachments:
     A row is enough to be found, also a mere intent. A method with an id raises `AttachmentNotFound`
     without one, but for `delete`. It raises `InvalidName` for an id that is not safe as a file
     name, but for `commit`, which does not find it. Making a holder with a `session_id` of 0 or more
-    than 128 characters, or unprintable ones, raises `InvalidName`.
+    than 128 characters, or unprintable ones, raises `InvalidName`. Errors of the ledger that has
+    the rows are raised as they are.
     """
 
     def __init__(self, attachments: Attachments, *, session_id: str) -> None:
@@ -118,9 +119,9 @@ class SessionAttachments:
         """Record intents for attachments that are kept already for another holder.
 
         The intents keep them as `put` does. If one cannot be recorded, none is. Raise
-        `AttachmentNotFound` if there are no such bytes, `AttachmentMetaMissing` if large bytes have
-        no row, `ManifestRecordFailed` if this process
-        cannot be an owner, and `ReclamationInFlight` if a sweep is deleting them.
+        `AttachmentNotFound` if there are no such bytes, and `AttachmentMetaMissing` if large bytes
+        have no row. Raise `ManifestRecordFailed` if this process cannot be an owner, and
+        `ReclamationInFlight` if a sweep is deleting them.
         """
         with self._attachments.writing(forced=False) as db:
             for ref in refs:
@@ -151,10 +152,10 @@ class SessionAttachments:
     def chunks(self, id: str) -> Chunks:
         """Read an attachment piece by piece; a context manager, and an iterator.
 
-        Raise `AttachmentNotFound` if it is not held or its bytes are gone, and `AttachmentCorrupt`
-        if they are damaged: at once for a small one, before the last piece for a large one. Raise
-        `AttachmentMetaMissing` if large bytes have no row, and `AttachmentIoFailed` if their file
-        cannot be read.
+        Raise `AttachmentNotFound` if it is not held or its bytes are gone. Raise
+        `AttachmentCorrupt` if they are damaged: at once for a small one, before the last piece for
+        a large one. Raise `AttachmentMetaMissing` if large bytes have no row, and
+        `AttachmentIoFailed` if their file cannot be read.
         """
         return self._attachments.chunks(self.reference(id).ref.id)
 

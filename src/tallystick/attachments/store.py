@@ -211,7 +211,7 @@ class StoredAttachments:
 
         Raise `AttachmentMetaMissing` if there are large bytes without a row. A small attachment is
         checked at once, a large one before its last piece. One that a sweep is deleting is not
-        found.
+        found. Raise `AttachmentIoFailed` if a file cannot be read.
         """
         blob, data = self._find(id)
         if blob.filed:

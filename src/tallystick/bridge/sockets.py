@@ -32,7 +32,7 @@ class BridgeFolder:
     def path(self) -> Path:
         """The directory, made now with the client in it if it does not exist yet.
 
-        Others may pass through it, but not list it.
+        Others may pass through it, but not list it. Raises `OSError` if it cannot be made.
         """
         if self._path is None:
             # A short prefix: the path of a socket has at most about a hundred bytes.
@@ -45,7 +45,7 @@ class BridgeFolder:
         return self._path
 
     def close(self) -> None:
-        """Remove the directory with all that is in it. Closing twice is harmless."""
+        """Remove the directory with all that is in it, as far as possible. Harmless if repeated."""
         path, self._path = self._path, None
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)

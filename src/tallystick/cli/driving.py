@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
 from tallystick.cli.followed import EventPrinter
 from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
-from tallystick.client import Session
-from tallystick.core.budget.amount import is_of_total, is_overrun
 from tallystick.core.charge import shown_usd
 from tallystick.core.records import (
     MemoryGiven,
@@ -38,10 +37,9 @@ from tallystick.live.stop import person_here
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
-from tallystick.model.prices import is_unpriced
 from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import recorded_model
-from tallystick.runtime.runs.result import Run
+from tallystick.runtime.runs.result import Run, next_steps
 from tallystick.runtime.runs.waiting import Waiting
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
@@ -73,6 +71,8 @@ def run_json(result: Run) -> str:
     `unchecked`, the claims that could not be verified, is always present, even if empty.
     """
     fields: dict[str, object] = msgspec.to_builtins(result)
+    # `value` is there if the answer had a schema.
+    fields.pop("typed", None)
     return msgspec.json.encode({**fields, "unchecked": fields.get("unchecked", [])}).decode()
 
 
@@ -110,7 +110,7 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         )
     echo_error_line(_cost_line(result, bounded=bounded))
     echo_error_line(f"ledger   run {result.run} in {result.ledger}")
-    for number, line in enumerate(_next_steps(result)):
+    for number, line in enumerate(next_steps(result)):
         echo_error_line(f"{'' if number else 'next':<9}{line}")
 
 
@@ -190,55 +190,8 @@ def _reply_lines(result: Run) -> list[str]:
     return [f"{'said' if not at else '':<9}{each}" for at, each in enumerate([*kept, *more])]
 
 
-# The option that raises the limit which stopped a run. The detail begins with the dimension.
-_RAISING = {
-    "usd": "--max-usd DOLLARS",
-    "tokens": "--max-tokens N",
-    "turns": "--max-turns N",
-    "wall_ms": "--timeout SECONDS",
-}
-
-
-def _next_steps(result: Run) -> list[str]:
-    """Return what to type to continue a run that has no answer, each command on its own line.
-
-    Return an empty list if no command helps: the run answered, was refused, or made no progress.
-    """
-    resume = f"tally resume {result.run}"
-    match result.stop:
-        case "cancelled" | "model_error" | "sandbox_error":
-            return [resume]
-        case "waiting":
-            return [f"tally approve {result.run}", f"tally deny {result.run} --because TEXT"]
-        case "max_turns":
-            return [f"{resume} --max-turns N"]
-        case "deadline":
-            return [f"{resume} --timeout SECONDS"]
-        case "budget" if is_unpriced(result.detail):
-            return [
-                "declare the price of the model in [prices] of the configuration, or:",
-                f"{resume} --allow-unpriced",
-            ]
-        case "budget" if is_overrun(result.detail):
-            # A higher limit does not help: the provider charged more than a call had reserved.
-            return [resume]
-        case "budget" if is_of_total(result.detail):
-            return ["tally total USD --raise", resume]
-        case "budget":
-            option = _RAISING.get(result.detail.partition(":")[0])
-            return [resume if option is None else f"{resume} {option}"]
-        case "in_doubt":
-            return [
-                "find out whether the call happened, then repeat it or never repeat it:",
-                f"{resume} --in-doubt retry",
-                f"{resume} --in-doubt abandon",
-            ]
-        case _:
-            return []
-
-
 def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
-    """Print the size of the first prompt of a run, its strategies, and what each may cost."""
+    """Print the size of a run's first prompt, its strategies and their costs, or all as JSON."""
     if as_json:
         echo_json(estimate)
         return
@@ -449,11 +402,11 @@ def open_session(
     backend: str = AUTO,
     accept_without: Sequence[str] = (),
     say: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Session, Model, Pricing]]:
+) -> Iterator[tuple[Agent, Model, Pricing]]:
     """Open a session with the model, prices, total and memory of the settings; close it at the end.
 
     `given` is the memory of a run that is resumed, and replaces that of the settings. Raise what
-    `open_model`, `Memory.open` and `Session` raise if one of them cannot be opened.
+    `open_model`, `Memory.open` and `Agent` raise if one of them cannot be opened.
     """
     model = open_model(
         settings.model,
@@ -464,7 +417,7 @@ def open_session(
     pricing = dataclasses.replace(settings.pricing, tokenizer_of=model.name)
     with (
         _memory_of(settings, given) as memory,
-        Session(
+        Agent(
             ledger=ledger,
             config=settings,
             skills=skills,

@@ -62,9 +62,11 @@ _GROUPS = {
         "total": ("total", "Show or change the limit in dollars for all runs together."),
     },
     "Set up": {
-        "config": ("config", "Print each setting and where it came from."),
-        "doctor": ("doctor", "Test what each sandbox can do on this machine."),
-        "warm": ("doctor", "Compile the sandbox now, so that the next run starts fast."),
+        "models": ("setup.models", "Show which models can be asked, and what to set for the rest."),
+        "config": ("setup.config", "Print each setting and where it came from."),
+        "doctor": ("setup.doctor", "Test what each sandbox can do on this machine."),
+        "warm": ("setup.doctor", "Compile the sandbox now, so that the next run starts fast."),
+        "completion": ("setup.completion", "Let the shell complete commands, options and run ids."),
     },
 }
 _NAME_CHARS_MAX = 40

@@ -514,7 +514,7 @@ class _Lines:
     def close(self) -> None: ...
 
     def _lines(self, run: str, record: Record) -> list[str]:
-        """Count a record, and return the lines that show it."""
+        """Count a record, and return the lines that show it. A child run has only its end's."""
         is_root = self.tally.branch(run) is self.tally.root
         ended = self.tally.add(run, record)
         lines: list[str] = []

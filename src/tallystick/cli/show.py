@@ -119,6 +119,18 @@ def _match_text(record: SkillMatched) -> str:
     return f"matched {said}" if said else "none matches"
 
 
+def size_text(size: int) -> str:
+    """Write a number of bytes with its unit: 12 B, 3.1 KiB, 1.7 MiB, 2.0 GiB."""
+    if size < 1_024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1_024
+        if amount < 1_024 or unit == "GiB":
+            break
+    return f"{amount:,.1f} {unit}"
+
+
 def quantity(count: int, noun: str) -> str:
     """Write a count with its noun, in the plural unless it is one."""
     many = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"

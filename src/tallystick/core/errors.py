@@ -12,6 +12,7 @@
     │   ├── InvalidSessionState   the session cannot do that in the state it is in
     │   ├── MaxExtensionsReached  it was extended as often as it may be
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
+    │   ├── SessionsFull          sessions keep more bytes than they may
     │   ├── NotSupported          this backend cannot do that
     │   ├── NotSupportedHere      this operating system lacks what is needed
     │   └── RecursionDepthExceeded  one level more than a session may have
@@ -245,6 +246,21 @@ class MaxSnapshotsReached(Facts, Refused):
     says = "the session has {limit} snapshots, the most it may; delete one first"
 
     limit: int
+
+
+class SessionsFull(Facts, Refused):
+    """Sessions keep more bytes than they may. `used` and `most` are bytes."""
+
+    code = "refused.sessions_full"
+
+    used: int
+    most: int
+
+    def text(self) -> str:
+        return (
+            f"sessions keep {self.used:,} bytes on the disk; at most {self.most:,} are allowed "
+            f"(session_mb): tally session prune offers the oldest"
+        )
 
 
 class NotSupported(Facts, Refused):

@@ -325,12 +325,6 @@ class History:
         is_open = any(self.ended(key_of(each)) is None for each in asked)
         return "llm_query" if is_open else None
 
-    def times_begun(self, intent: int) -> int:
-        """Return how often an effect was begun; 0 for a host call that is none, or never was."""
-        calls = self.begun(Key("host", intent))
-        last = calls[-1] if calls else None
-        return last.attempt if isinstance(last, CallHost) else 0
-
     # -- the run -------------------------------------------------------------------------------
 
     @cached_property

@@ -56,7 +56,7 @@ class InputsCapability(CapabilityBase):
         check_strategy(asked.strategy, asked.inputs)
         store = store_inputs(asked.inputs, run_attachments)
         # Lay out the copies: another process may change the files that were named.
-        layout = layout_of(store.inputs, question=asked.goal)
+        layout = layout_of(store.inputs, question=asked.goal, aids=asked.aids)
         self._new[asked.session_id] = _NewRun(layout, asked.strategy)
         return input_fields(store, layout)
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tallystick.inputs.judging import PlacedText
+from tallystick.inputs.nearest import READ_BYTES_MAX
 from tallystick.inputs.shapes import Shape, describe_shape
 from tallystick.runtime.context.namespace import spelling_of, view_name
 from tallystick.sandbox.text import HostText
 
 _ITEMS = {"table": "row", "json_lines": "record"}
 _QUESTION_CHARS_MAX = 400
-
-# A text: its variable, its key if the variable is a dictionary (else None), and its shape.
-PlacedText = tuple[str, str | None, Shape]
 
 
 def program_over(placed: Sequence[PlacedText]) -> str:
@@ -30,6 +29,35 @@ def program_over(placed: Sequence[PlacedText]) -> str:
         return joined
     # An empty text has no examples, so another one is preferred.
     return _program_for(next((each for each in placed if each[2].examples), placed[0]))
+
+
+def program_around(word: str, *, of: str, key: str | None, on_host: bool) -> str:
+    """Return a first program that reads around each place of a word in a long text."""
+    name = spelling_of(of, key)
+    if on_host:
+        return (
+            f"for start, end, found in {name}.search({word!r}):\n"
+            f"    print({name}[max(0, start - {_AROUND_CHARS}):end + {_AROUND_CHARS}])"
+        )
+    return (
+        f"import re\n"
+        f"for hit in re.finditer({word!r}, {name}):\n"
+        f"    print({name}[max(0, hit.start() - {_AROUND_CHARS}):hit.end() + {_AROUND_CHARS}])"
+    )
+
+
+def describe_passages(passages: Sequence[tuple[str, str]], *, whole: bool) -> str:
+    """Describe the passages nearest to the task: each with how its text is spelled, nearest first.
+
+    `whole` says that the texts were searched from beginning to end.
+    """
+    where = "" if whole else f" (of {READ_BYTES_MAX // 1_000_000} MB of it)"
+    names = {name for name, _ in passages}
+    lines = [f"    {text}" if len(names) == 1 else f"    {name}: {text}" for name, text in passages]
+    heading = f"Passages{where} with the rarest words of the task:"
+    if len(names) == 1:
+        heading = f"Passages of `{passages[0][0]}`{where} with the rarest words of the task:"
+    return "\n".join([heading, *lines])
 
 
 def query_program(placed: Sequence[PlacedText], *, question: str) -> str | None:
@@ -142,6 +170,9 @@ def _join_columns(left: Shape, right: Shape) -> tuple[str, str] | None:
 
 FILES_SHOWN = 4
 _SAMPLE_CHARS = 300
+# Beside passages, which are at most 480 characters: the prompt is not much longer with them.
+_SAMPLE_BESIDE_CHARS = 80
+_AROUND_CHARS = 200
 WHOLE_CHARS_MAX = 1_500
 _WHOLE_OF_SEVERAL_CHARS_MAX = 400
 _NAMES_SHOWN = 20
@@ -190,13 +221,22 @@ def describe_host_texts(variable: str) -> str:
 
 
 def describe_text(
-    text: str, shape: Shape, *, of: str, key: str | None, alone: bool, count: int, question: str
+    text: str,
+    shape: Shape,
+    *,
+    of: str,
+    key: str | None,
+    alone: bool,
+    count: int,
+    question: str,
+    beside: bool = False,
 ) -> tuple[str, bool]:
     """Describe a text in the guest, one of `count` in its variable.
 
     Return the description, and True if it shows the whole text. `alone` says that the run has no
     other text; then up to 1,500 characters are shown whole. Otherwise that is 400, or 200 if the
-    variable has more than 20 files. The question decides about remarks on dates.
+    variable has more than 20 files. The question decides about remarks on dates. `beside` says that
+    passages are shown too; then parts of prose are shorter.
     """
     name = spelling_of(of, key)
     many = count > _NAMES_SHOWN
@@ -207,7 +247,7 @@ def describe_text(
         return f"`{name}` is this text (str), whole:\n{text}\n{description}", True
     if shape.prose:
         lines = spelling_of(view_name(shape.name, of), key)
-        parts = _sample(HostText.of(text), count=count)
+        parts = _sample(HostText.of(text), count=count, beside=beside)
         return (
             f"`{name}` is a long text (str), `{lines}` the list of its lines. Parts:\n{parts}",
             False,
@@ -216,13 +256,16 @@ def describe_text(
     return description, False
 
 
-def describe_host_text(text: HostText, *, of: str, key: str | None, count: int) -> str:
+def describe_host_text(
+    text: HostText, *, of: str, key: str | None, count: int, beside: bool = False
+) -> str:
     """Describe a text on the host, one of `count` in its variable, with excerpts.
 
-    In a variable of more than 20 texts, the functions that search it are left out.
+    In a variable of more than 20 texts, the functions that search it are left out. `beside` says
+    that passages are shown too.
     """
     name = spelling_of(of, key)
-    parts = _sample(text, count=count)
+    parts = _sample(text, count=count, beside=beside)
     if count > _NAMES_SHOWN:
         return f"Parts of {name}:\n{parts}"
     return (
@@ -245,12 +288,13 @@ def _shorten(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[:chars_max]}..."
 
 
-def _sample(text: HostText, *, count: int) -> str:
+def _sample(text: HostText, *, count: int, beside: bool) -> str:
     """Return head, middle and tail of a long text, or a short one whole.
 
-    Each part has 300 characters, or 80 in a variable of more than 20 files.
+    Each part has 300 characters; 80 beside passages, and in a variable of more than 20 files.
     """
-    size = _SAMPLE_CHARS if count <= _NAMES_SHOWN else _OF_MANY_SAMPLE_CHARS
+    size = _SAMPLE_BESIDE_CHARS if beside else _SAMPLE_CHARS
+    size = size if count <= _NAMES_SHOWN else _OF_MANY_SAMPLE_CHARS
     chars = text.length()
     if chars <= 3 * size:
         return text.slice(0, chars)

@@ -349,8 +349,9 @@ def _files_below(folder: Path) -> Iterator[Path]:
 def open_file(path: Path) -> OpenedFile:
     """Open a file. Raise `UsageError` if it cannot be read, or is neither text nor a picture.
 
-    A file of up to 1 MiB is read into memory. A longer UTF-8 text is read from the file itself, a
-    longer text in another encoding from a copy. A picture may have 20,000,000 bytes.
+    Raise it too if the file changes meanwhile, so that it cannot be decoded any more. A file of up
+    to 1 MiB is read into memory. A longer UTF-8 text is read from the file itself, a longer text in
+    another encoding from a copy. A picture may have 20,000,000 bytes.
     """
     try:
         found = os.stat(path)
@@ -366,6 +367,8 @@ def open_file(path: Path) -> OpenedFile:
         return _open_long(path)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: it changed while it was read; try again") from error
 
 
 def open_bytes(data: bytes, *, name: str) -> OpenedFile:
@@ -386,7 +389,8 @@ def _open_long(path: Path) -> OpenedFile:
     """Open a long text.
 
     To find the encoding, the file is read, not mapped: if another process truncates a mapped file,
-    ours is killed. Raise `UsageError` if it is not text, and `OSError` if it cannot be read.
+    ours is killed. Raise `UsageError` if it is not text, `OSError` if it cannot be read, and
+    `UnicodeDecodeError` if it changes meanwhile.
     """
 
     def pieces() -> Iterator[bytes]:
@@ -401,7 +405,10 @@ def _open_long(path: Path) -> OpenedFile:
 
 
 def _copy_recoded(pieces: Pieces, encoding: str) -> HostText:
-    """Copy a long text in UTF-8 into a nameless file, which is removed with the returned text."""
+    """Copy a long text in UTF-8 into a nameless file, which is removed with the returned text.
+
+    Raise `UnicodeDecodeError` if the bytes are not in this encoding, as when they have changed.
+    """
     with tempfile.TemporaryFile() as file:
         for piece in recode(pieces, encoding):
             file.write(piece)

@@ -188,7 +188,10 @@ def cite_answer(
 def _documents(
     started: RunStarted, data: RunData, run_attachments: RunAttachments
 ) -> dict[str, HostText]:
-    """Return the documents by name. Texts that were in the guest are read from their copies."""
+    """Return the documents by name. Texts that were in the guest are read from their copies.
+
+    A second one of the same name is `VARIABLE=NAME`. Raise what `RunAttachments.read` raises.
+    """
     # The oldest runs have no attachments: their texts are in their first record.
     older = named_texts(started, started.values)
     found = {name: HostText(text.encode("utf-8", "surrogatepass")) for name, text in older.items()}

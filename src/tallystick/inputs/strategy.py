@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from tallystick.core.strategy import (
     why_not_direct,
     why_on_host,
 )
+from tallystick.inputs.judging import are_messages
 from tallystick.inputs.layout import STR_BYTES_MAX, InputLayout, layout_of
 from tallystick.inputs.shapes import shape_of
 from tallystick.model.port import Model, window_of
@@ -66,14 +66,8 @@ _HEAD_CHARS = 65_536
 _UNREAD = "there is nothing for a program to read"
 _SAMPLED = 200
 _ALIKE_SHARE = 0.8
-# Lines are messages of people if they have `_MESSAGE_WORDS` words in a row on average, and if of
-# their first 1,000 words at least 30 % differ. The lines of a log repeat a few patterns.
-_MESSAGE_WORDS = 8
-_VARIED_WORDS, _VARIED_SHARE = 1_000, 0.3
 _WORDS = re.compile(r"\S+")
 _BETWEEN = re.compile(r"[\s,;]+")
-_LONE = r"[^\W\d_]+(?:['’-][^\W\d_]+)*"
-_IN_A_ROW = re.compile(rf"{_LONE}(?:[,;:.!?]? {_LONE})*")
 _DIGITS, _LETTERS = re.compile(r"[0-9]+"), re.compile(r"[^\W\d_]+")
 
 
@@ -267,7 +261,7 @@ def _count_rows(text: str, kind: _Kind) -> int:
         case "lines":
             lines = [line for line in text.splitlines() if line.strip()]
             sampled = lines[:: max(1, len(lines) // _SAMPLED)]
-            return len(lines) if _are_records(sampled) and not _are_messages(sampled) else 0
+            return len(lines) if _are_records(sampled) and not are_messages(sampled) else 0
 
 
 def _count_filled_lines(text: str) -> int:
@@ -293,19 +287,6 @@ def _are_records(sampled: Sequence[str]) -> bool:
     forms = Counter(_form(line) for line in sampled)
     form, count = forms.most_common(1)[0] if forms else ("", 0)
     return "9" in form and count >= _ALIKE_SHARE * len(sampled)
-
-
-def _are_messages(sampled: Sequence[str]) -> bool:
-    """Return True if lines are messages, as in a chat: sentences that do not repeat."""
-    longest = [
-        max((found[0].count(" ") + 1 for found in _IN_A_ROW.finditer(line[:2_000])), default=0)
-        for line in sampled
-    ]
-    if sum(longest) < _MESSAGE_WORDS * len(sampled):
-        return False
-    words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))
-    counted = Counter(itertools.islice(words, _VARIED_WORDS))
-    return len(counted) >= _VARIED_SHARE * counted.total()
 
 
 def _form(line: str) -> str:

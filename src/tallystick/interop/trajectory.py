@@ -11,7 +11,13 @@ from typing import BinaryIO, assert_never
 
 from tallystick.attachments.port import AttachmentError, Store
 from tallystick.core.chain import Sealed, time_of
-from tallystick.core.errors import InvalidName, RunNotFound, TransferRefused, UsageError
+from tallystick.core.errors import (
+    InvalidName,
+    RecordUnreadable,
+    RunNotFound,
+    TransferRefused,
+    UsageError,
+)
 from tallystick.core.machine.commands import (
     Code,
     Command,
@@ -88,7 +94,7 @@ from tallystick.interop.trajectory_events import (
 )
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import ancestors_of
-from tallystick.runtime.runs.history import runs_inside
+from tallystick.runtime.runs.history import UNREADABLE, runs_inside
 from tallystick.storage.private_file import open_new
 
 # Trajectory events of model calls and programs, each made from one record.
@@ -359,11 +365,11 @@ class ChainEntry:
 def entry_of(run: str, seq: int, sealed: Sealed) -> ChainEntry | None:
     """Return an entry of a ledger with its record; None if its body was erased.
 
-    Raise what `decode_record` raises.
+    Raise `RecordUnreadable` if the body is no record of this version.
     """
     if sealed.body is None:
         return None
-    record = decode_record(sealed.body)
+    record = _record_in(run, seq, sealed.body)
     return ChainEntry(run=run, seq=seq, hash=sealed.hash, record=record, at=time_of(sealed))
 
 
@@ -706,7 +712,7 @@ class ChainSource:
     def with_ancestors(self, run: str) -> Iterator[ChainEntry]:
         """Yield the entries of a run, after those that it shares with its ancestors.
 
-        The ancestors are the runs that it was forked from.
+        The ancestors are the runs that it was forked from. Raise what `ancestors_of` raises.
         """
         for ancestor in ancestors_of(self._ledger, run):
             yield from self._entries_of(ancestor.run, ancestor.count)
@@ -742,6 +748,14 @@ class ChainSource:
             yield entry
 
 
+def _record_in(run: str, seq: int, body: bytes) -> Record:
+    """Return the record of an entry. Raise `RecordUnreadable` if it is none of this version."""
+    try:
+        return decode_record(body)
+    except UNREADABLE as error:
+        raise RecordUnreadable(run=run, seq=seq, why=str(error)) from error
+
+
 def export_trajectory(
     ledger: Ledger,
     store: Store,
@@ -756,11 +770,11 @@ def export_trajectory(
     `redact` leaves texts out; without `full`, long texts are cut. A new file is removed if the
     export fails; what was written to an open one stays. Raise `UsageError` for a chain of steps,
     and for a run without any content left or yet; `RunNotFound` or `InvalidName` for no run. Raise
-    `TransferRefused` if a new file exists or cannot be written, `LedgerError` for a record that
-    cannot be read.
+    `TransferRefused` if a new file exists or cannot be written, `RecordUnreadable` for a
+    record that cannot be read, and other errors of the ledger.
     """
-    first = [decode_record(each.body) for each in ledger.read(run, stop=1) if each.body is not None]
-    if holds_steps(first):
+    first = [each.body for each in ledger.read(run, stop=1) if each.body is not None]
+    if holds_steps([_record_in(run, 0, body) for body in first]):
         inside = ", ".join(runs_inside(ledger, run)) or "none are here"
         raise UsageError(f"{run} holds steps, which have no trajectory; name a run: {inside}")
     source = ChainSource(ledger, store)

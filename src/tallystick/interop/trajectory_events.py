@@ -80,8 +80,8 @@ class Shown:
     def stored_content(self, text: str, ref: AttachmentRef | None) -> Content:
         """Return a text as content; if there is a reference to it, the stored one.
 
-        Its bytes and digest are those of the reference. If it is redacted, or cannot be read, the
-        number of characters is None; if it cannot be read, so is the text.
+        Its bytes and digest are those of the reference. If it is redacted, the text is a mark. If
+        it cannot be read, the text is None. In both cases the number of characters is None.
         """
         if ref is None:
             return self.content(text)

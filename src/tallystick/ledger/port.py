@@ -40,7 +40,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The row of a run: its head, its owner, and the facts by which runs are found.
 
     `created_at` is in milliseconds, read from the id. Only a run that is neither moved nor imported
-    can be claimed: a `moved` one went to another ledger, and an `imported` one is a copy of a run
+    can be claimed. A `moved` one went to another ledger, and an `imported` one is a copy of a run
     that another ledger owns. `owner` is the last process that claimed the run, if it gave its id.
     `owner` grants no right to write; only the fencing token does.
 
@@ -341,28 +341,31 @@ class Receiver(Protocol):
     """
 
     def check_shared(self, run: str, seq: int, entry: Sealed) -> str | None:
-        """Check an entry of an ancestor, which the imported run shares.
+        """Check an entry of an ancestor, which the imported run shares. Return None to accept it.
 
         Called once for each, in order.
         """
 
     def check_entry(self, seq: int, entry: Sealed) -> str | None:
-        """Check an entry of the run itself, whose hashes were verified.
+        """Check an entry of the run itself, whose hashes were verified. Return None to accept it.
 
         Called once for each, in order.
         """
 
     def check_attachment(self, carried: Carried) -> str | None:
-        """Check an attachment by reading its pieces.
+        """Check an attachment by reading its pieces. Return None to accept it.
 
         Called once for each; pieces not read are skipped.
         """
 
     def check_whole(self, header: ExportHeader) -> str | None:
-        """Check what was seen as a whole. Called once, after the file was read to its end."""
+        """Check what was seen as a whole. Return None to accept it.
+
+        Called once, after the file was read to its end.
+        """
 
     def take(self, carried: Carried) -> str | None:
-        """Keep the bytes of an attachment provisionally.
+        """Keep the bytes of an attachment provisionally. Return None if they are kept.
 
         Called once for each, before any transaction.
         """

@@ -694,7 +694,10 @@ class SqliteLedger:
         return work, size, head
 
     def _entries(self, run: str, seq: int, stop: int) -> Iterator[Sealed]:
-        """Read in batches, so that a slow reader holds neither a lock nor much memory."""
+        """Yield the entries from `seq` to before `stop`, or to the last one.
+
+        They are read in batches, so that a slow reader holds neither a lock nor much memory.
+        """
         while seq < stop and (batch := self._batch(run, seq, min(stop - seq, _BATCH_ENTRIES))):
             yield from batch
             seq += len(batch)

@@ -214,7 +214,7 @@ class StreamReader:
             raise self._refusal(f"its entries{of} do not end in the head that its header names")
 
     def attachments(self, header: ExportHeader) -> Iterator[Carried]:
-        """Read every attachment in pieces. Pieces that the caller leaves are skipped.
+        """Yield every attachment, to be read in pieces. Pieces that the caller leaves are skipped.
 
         Raise `TransferRefused` if one is too long, or ends too early.
         """

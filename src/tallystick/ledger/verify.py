@@ -196,7 +196,10 @@ class _Walk:
         return why
 
     def _check_one(self, entry: Sealed) -> str | None:
-        """Check one entry, and count it if it is valid. This is the hot loop of a verification."""
+        """Return why an entry is not valid; None if it is, and then it is counted and visited.
+
+        This is the hot loop of a verification.
+        """
         why = check_entry(entry, run=self._run, seq=self.seq, previous=self.previous)
         if why is None and self.seq + 1 in self._ends:
             why = _head_mismatch(self._heads, self.seq + 1, entry.hash)

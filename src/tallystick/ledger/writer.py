@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import os
 import sqlite3
 import threading
@@ -214,7 +215,8 @@ class Writer:
         if self._thread is None and not _ending.is_set():
             self._thread = threading.Thread(target=self._run, name="tally-writer", daemon=True)
             try:
-                self._thread.start()
+                # It serves all later transactions, so it takes nothing of this context along.
+                contextvars.Context().run(self._thread.start)
             except RuntimeError:
                 self._thread = None
         return self._thread is not None
@@ -276,7 +278,7 @@ class Writer:
                 self._last = None
 
     def _fill(self, batch: list[_Submission]) -> None:
-        """Add queued submissions, up to the size of a transaction. One that is too large waits."""
+        """Add queued submissions to `batch`, up to the size of a transaction. The next waits."""
         size = sum(item.bytes for item in batch)
         with contextlib.suppress(Empty):
             while len(batch) < _BATCH_MAX:

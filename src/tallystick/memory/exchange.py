@@ -23,10 +23,10 @@ from tallystick.core.chain import SALT_BYTES, body_hash
 from tallystick.core.json_text import canonical, read_json
 from tallystick.memory.errors import ImportRefused, NoteInvalid
 from tallystick.memory.note import (
+    FIELDS_READ_OFF,
     REDACTED,
     NewNote,
     Note,
-    NoteScope,
     Permission,
     SourceType,
     check_agent,
@@ -35,7 +35,8 @@ from tallystick.memory.note import (
     is_note_id,
 )
 from tallystick.memory.recall.selection import Filters, Row, select_notes
-from tallystick.memory.remember import check_relation, supersession
+from tallystick.memory.remember import supersession
+from tallystick.memory.sharing import check_relation
 from tallystick.memory.store.projection import OPEN, note_at
 from tallystick.memory.store.records import (
     NoteClosed,
@@ -143,8 +144,8 @@ def import_notes(
     """Import the notes of an export: all of them, or with an error none.
 
     With `trusted`, notes are not screened, and keep the quarantine that they had. Raise
-    `ImportRefused`, with the line, if one cannot be read, was changed, could not have been written
-    here, or has the id of a note here with another text or owner.
+    `ImportRefused`, with the line, if one cannot be read, was changed, or could not have been
+    written here. Raise it too for the id of a note that has another text or owner here.
     """
     taken = _Import(trusted=trusted)
     # One transaction: the digest of the lines is checked after the last note, and undoes them all.
@@ -342,8 +343,9 @@ class _Import:
     def add(self, writer: LogWriter, line: _NoteLine, number: int) -> None:
         """Import one note, unless it exists here already or was erased here.
 
-        Its relations wait for `append_relations`. Raise `NoteInvalid` if it could not have been
-        written here, or if another note here has its id.
+        It is counted, and its id is added to `imported`, `present` or `erased`. Its relations wait
+        for `append_relations`. Raise `NoteInvalid` if it could not have been written here, or if
+        another note here has its id.
         """
         self.notes += 1
         note = line.note
@@ -410,8 +412,10 @@ def _check(line: _NoteLine) -> None:
     if not is_note_id(note.id):
         raise NoteInvalid(field="id", why="the id of a note", given=note.id)
     # A note has no `ttl_ms`: it became `expires_at` when the note was remembered.
-    given = {name: getattr(note, name) for name in NewNote.__struct_fields__ if name != "ttl_ms"}
-    check_new(NewNote(**given))
+    kept = set(Note.__struct_fields__).intersection(NewNote.__struct_fields__)
+    check_new(NewNote(**{name: getattr(note, name) for name in kept}))
+    if not {*note.read_off} <= {*FIELDS_READ_OFF}:
+        raise NoteInvalid(field="read_off", why=" and ".join(FIELDS_READ_OFF), given=note.read_off)
     if not 0.0 <= state.importance <= 1.0:
         raise NoteInvalid(field="importance", why="from 0 to 1", given=state.importance)
     if state.deleted_at is not None:
@@ -429,8 +433,6 @@ def _check(line: _NoteLine) -> None:
 def _check_relations(line: _NoteLine) -> None:
     for agent, _ in line.shares:
         check_agent(agent, field="shares")
-    if line.shares and line.note.scope is not NoteScope.SHARED:
-        raise NoteInvalid(field="shares", why="only a note of scope shared has them")
     for relation, to, weight in line.relations:
         check_relation(relation, weight)
         if not is_note_id(to):

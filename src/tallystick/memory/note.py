@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CONTENT_BYTES_MAX = 1 << 20
 ENTROPY_BYTES = 10
 PROCEDURAL_IMPORTANCE_MIN = 0.8
+# The fields that the beginning of a text may say.
+FIELDS_READ_OFF = ("author", "created_at")
 REDACTED = "[REDACTED]"
 SUBJECT_TAG = "subject:"
 WORKING_TTL_MS = 3_600_000
@@ -67,7 +69,7 @@ class MemoryType(enum.StrEnum):
 class NoteScope(enum.StrEnum):
     """The visibility of a note.
 
-    A private note is for its owner, a shared one also for the agents it is shared with. A public or
+    A private or shared note is for its owner and for the agents it is shared with. A public or
     global note is for everybody who reads the file.
     """
 
@@ -127,6 +129,9 @@ class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     the next one. `key` names what the note is about: a later note with the same key and owner ends
     the validity of the earlier one. `related_to` has ids of notes in the same memory. At most one
     of `expires_at` and `ttl_ms` may be given.
+
+    Without `author` or `created_at`, the beginning of the text may say them (`memory.bare`). With
+    `as_is`, it is not asked.
     """
 
     agent_id: str
@@ -153,10 +158,14 @@ class NewNote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ttl_ms: int | None = None
     decay_rate: float | None = None
     decay_function: str | None = None
+    as_is: bool = False
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A note as it was remembered: the part of it that does not change."""
+    """A note as it was remembered: the part of it that does not change.
+
+    `read_off` names the fields that nobody said: they were read off the beginning of the text.
+    """
 
     id: str
     agent_id: str
@@ -182,6 +191,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: int | None = None
     decay_rate: float | None = None
     decay_function: str | None = None
+    read_off: tuple[str, ...] = ()
 
 
 # -- ids and text ------------------------------------------------------------------------------
@@ -294,10 +304,15 @@ def _check_tags(tags: tuple[str, ...]) -> None:
     if len(tags) > _TAGS_MAX:
         raise NoteInvalid(field="tags", why=f"at most {_TAGS_MAX}", given=len(tags))
     for tag in tags:
-        if len(tag) > _TAG_CHARS_MAX:
-            raise NoteInvalid(field="tags", why=f"at most {_TAG_CHARS_MAX} characters", given=tag)
-        _check_name("tags", tag[:_NAME_CHARS_MAX])
-        _check_name("tags", tag[-_NAME_CHARS_MAX:])
+        check_tag(tag)
+
+
+def check_tag(tag: str) -> None:
+    """Raise `NoteInvalid` for a tag that is blank, too long, or has control characters."""
+    if len(tag) > _TAG_CHARS_MAX:
+        raise NoteInvalid(field="tags", why=f"at most {_TAG_CHARS_MAX} characters", given=tag)
+    _check_name("tags", tag[:_NAME_CHARS_MAX])
+    _check_name("tags", tag[-_NAME_CHARS_MAX:])
 
 
 def _check_metadata(metadata: Mapping[str, object]) -> None:
@@ -388,15 +403,18 @@ def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
     it: dropping a note that differs in one of them would lose that. Time and conversation are not,
     because the sighting records them. The text is compared as `normalise` gives it.
 
+    An author that was read off the text is no part: the text has it already.
+
     The digest is keyed with a secret of the store. With an index alone, nobody can find a short
     text by trying. It is a projection: it is erased with the note.
     """
+    read = isinstance(note, Note) and "author" in note.read_off
     fields = (
         note.agent_id,
         normalise(note.content),
         note.memory_type.value,
         note.scope.value,
-        note.author,
+        None if read else note.author,
         note.org_id,
         note.key,
         sorted(set(note.tags)),
@@ -405,3 +423,69 @@ def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
         note.source_type.value,
     )
     return hashlib.blake2b(canonical(fields), key=secret, digest_size=32).digest()
+
+
+# Decay: what is left of the importance of a note after some hours.
+
+
+DECAY_RATE_PER_HOUR = 0.01
+_ACCESS_WEIGHT = 0.05
+_HOUR_MS = 3_600_000
+
+
+def effective_importance(
+    importance: float,
+    *,
+    hours: float,
+    access_count: int = 0,
+    rate: float | None = None,
+    function: str | None = None,
+) -> float:
+    """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
+
+    The rate is 0.01 per hour by default; hours below 0 count as 0. `linear` replaces the
+    exponential by 1 - rate × hours, at least 0. `step:<h>` halves every h hours, and
+    `power_law:<a>` divides by (1 + hours) to the power of a. Any other name is the exponential.
+    Raise `ValueError` if `step` or `power_law` has no number.
+    """
+    age = max(0.0, hours)
+    speed = DECAY_RATE_PER_HOUR if rate is None else rate
+    name, _, number = (function or "exponential").partition(":")
+    match name:
+        case "linear":
+            left = max(0.0, 1.0 - speed * age)
+        case "step":
+            # After a thousand halvings the rest is 0 for every purpose.
+            steps = age // float(number) if float(number) > 0 else 1_000.0
+            left = 0.5 ** min(steps, 1_000.0)
+        case "power_law":
+            left = (1.0 + age) ** -float(number)
+        case _:
+            left = math.exp(-speed * age)
+    return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
+
+
+def kept_at(note: Note) -> int:
+    """Return since when a note has an age, in milliseconds: its time, unless that was read off.
+
+    Then it is the time of keeping, which its id has. A message of last year that is kept today is
+    not a year old here.
+    """
+    if "created_at" in note.read_off:
+        return int(note.id.replace("-", "")[:12], 16)
+    return note.created_at
+
+
+def worth_of(note: Note, importance: float, *, now: int, access_count: int) -> float:
+    """Return how much a note still matters at a time, 0 to 1, by its own rate and function.
+
+    `importance` is the present one, `now` is in milliseconds. A procedural note does not decay.
+    """
+    procedural = note.memory_type is MemoryType.PROCEDURAL
+    return effective_importance(
+        importance,
+        hours=0.0 if procedural else (now - kept_at(note)) / _HOUR_MS,
+        access_count=access_count,
+        rate=note.decay_rate,
+        function=note.decay_function,
+    )

@@ -1,4 +1,4 @@
-"""Remember a note, and share and relate notes.
+"""Remember a note, and consolidate several into one.
 
 A note to remember has three cases. It is new. It exists already, and was sighted again. Or its key
 exists, and the validity of the earlier note ends where the new one begins. The case, and whether
@@ -15,22 +15,28 @@ from typing import Any
 
 import msgspec
 
-from tallystick.memory.errors import MemoryPermissionDenied, NoteInvalid, NoteNotFound
+from tallystick.memory.bare import read_off
+from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.note import (
     PROCEDURAL_IMPORTANCE_MIN,
     WORKING_TTL_MS,
+    ConsolidationState,
     MemoryType,
     NewNote,
     Note,
     NoteScope,
     Permission,
+    SourceType,
     check_agent,
     check_new,
     duplicate_digest,
     is_note_id,
 )
-from tallystick.memory.store.projection import OPEN
+from tallystick.memory.recall.selection import EVERYTHING, Row, select_notes
+from tallystick.memory.sharing import check_may, check_visible, rules_for
+from tallystick.memory.store.projection import OPEN, number_of
 from tallystick.memory.store.records import (
+    NoteArchived,
     NoteClosed,
     NoteQuarantined,
     NoteRelated,
@@ -41,109 +47,6 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import Screen, Screening
-
-# Sharing and relations.
-#
-# A private note is its owner's; everybody may read a public or global one. Only a shared one names
-# other agents, each with a permission; a higher permission includes every lower one.
-
-
-_RELATION_CHARS_MAX = 64
-
-
-def share(
-    memory: SqliteMemory,
-    id: str,
-    *,
-    actor: str | None,
-    with_agent: str,
-    permission: Permission | None,
-) -> int:
-    """Give an agent a permission on a note of scope shared; None withdraws it. Return the position.
-
-    `actor` None is the owner of the file. Raise `NoteNotFound` or `MemoryPermissionDenied` if the
-    actor may not share it, and `NoteInvalid` for another scope or a name that no agent can have.
-    """
-    check_agent(with_agent, field="with_agent")
-    with memory.writing() as writer:
-        check_may(writer.db, id, actor=actor, needs=Permission.SHARE)
-        (scope,) = writer.db.execute("SELECT scope FROM note WHERE id = ?", (id,)).fetchone()
-        if scope != NoteScope.SHARED:
-            raise NoteInvalid(
-                field="scope", why="only a note of scope `shared` can be shared", given=scope
-            )
-        record = NoteShared(agent_id=with_agent, permission=permission, by=actor)
-        seq, _ = writer.append(record, note=id)
-        return seq
-
-
-def relate(
-    memory: SqliteMemory,
-    id: str,
-    to: str,
-    *,
-    actor: str | None,
-    relation: str = "related_to",
-    weight: float = 1.0,
-) -> int:
-    """Add a relation from a note to another one that the actor can see. Return the position.
-
-    Raise `NoteInvalid` as `check_relation` does, `NoteNotFound` for a note that the actor may not
-    see, and `MemoryPermissionDenied` if it may not write the first one.
-    """
-    check_relation(relation, weight)
-    with memory.writing() as writer:
-        check_may(writer.db, id, actor=actor, needs=Permission.WRITE)
-        check_may(writer.db, to, actor=actor, needs=Permission.READ)
-        record = NoteRelated(to=to, relation=relation, weight=weight)
-        seq, _ = writer.append(record, note=id)
-        return seq
-
-
-def check_relation(relation: str, weight: float) -> None:
-    """Raise `NoteInvalid` if a relation cannot be recorded.
-
-    `relation` is an identifier of at most 64 characters, `weight` from 0 to 1.
-    """
-    if not relation.isidentifier() or len(relation) > _RELATION_CHARS_MAX:
-        raise NoteInvalid(field="relation", why="one word", given=relation)
-    if not 0.0 <= weight <= 1.0:
-        raise NoteInvalid(field="weight", why="from 0 to 1", given=weight)
-
-
-def check_may(db: sqlite3.Connection, id: str, *, actor: str | None, needs: Permission) -> None:
-    """Raise an error if an actor lacks a permission on a note. None is the owner, who has all.
-
-    The error is `MemoryPermissionDenied`, or `NoteNotFound` for a note that the actor may not see:
-    it looks like one that does not exist.
-    """
-    held = held_permission(db, id, actor)
-    if held is None:
-        raise NoteNotFound(id=id)
-    if not held.satisfies(needs):
-        raise MemoryPermissionDenied(id=id, actor=str(actor), needs=needs.value)
-
-
-def held_permission(db: sqlite3.Connection, id: str, actor: str | None) -> Permission | None:
-    """Return an actor's permission on a note now.
-
-    Return None if the actor may not even see it, or if there is no such note. The owner of the file
-    (None) and that of the note have `admin`.
-    """
-    row = db.execute("SELECT number, agent_id, scope FROM note WHERE id = ?", (id,)).fetchone()
-    if row is None:
-        return None
-    number, owner, scope = row
-    if actor is None or actor == owner:
-        return Permission.ADMIN
-    if scope in (NoteScope.PUBLIC, NoteScope.GLOBAL):
-        return Permission.READ
-    shared = db.execute(
-        "SELECT permission FROM share WHERE number = ? AND agent_id = ? AND seq_to = ?",
-        (number, actor, OPEN),
-    ).fetchone()
-    return None if shared is None or scope != NoteScope.SHARED else Permission(shared[0])
-
 
 # Remembering: a new note, a sighting, or a note that ends an earlier one.
 
@@ -216,6 +119,118 @@ def remember_all(
         return [intake.take(new, name) for new, name in zip(news, names, strict=True)]
 
 
+CONSOLIDATES = "consolidates"
+
+
+def consolidate(
+    memory: SqliteMemory,
+    ids: Sequence[str],
+    content: str,
+    *,
+    actor: str | None,
+    memory_type: MemoryType = MemoryType.SEMANTIC,
+    created_by: str | None = None,
+    screening: Screening | None = None,
+) -> Remembered:
+    """Remember a text that takes the place of notes, in one transaction with their end.
+
+    The notes stay, with the state `consolidated`: they are valid until now, and the new note has
+    the relation `consolidates` to each. The new note belongs to their agent. It has their tags, the
+    largest of their importances, and their scope, author and organisation if all have the same. If
+    it is held back for a review, the notes stay as they are.
+
+    `actor` None is the owner of the file; others need `write` on each note. Raise `NoteInvalid` for
+    fewer than two notes, notes of several agents, one that is deleted, archived, held back or
+    consolidated already, and a text that cannot be a note or is that of one of the notes. Raise
+    `NoteNotFound` or `MemoryPermissionDenied` as `share` does.
+    """
+    asked = tuple(dict.fromkeys(ids))
+    if len(asked) < _CONSOLIDATED_MIN:
+        raise NoteInvalid(field="ids", why="at least two notes", given=len(asked))
+    if len(asked) > BATCH_MAX:
+        raise NoteInvalid(field="ids", why=f"at most {BATCH_MAX:,}", given=len(asked))
+    with memory.writing() as writer:
+        for id in asked:
+            check_may(writer.db, id, actor=actor, needs=Permission.WRITE)
+        numbers = [number_of(writer.db, id) for id in asked]
+        rows = select_notes(
+            writer.db,
+            reader=None,
+            filters=EVERYTHING,
+            seq=writer.head.count,
+            at=writer.at,
+            among=[number for number in numbers if number is not None],
+        )
+        for row in rows:
+            _check_consolidable(row)
+        new = _consolidated(rows, content, memory_type, created_by)
+        check_new(new)
+        made = _Intake(writer, screening or Screen()).take(new, None)
+        if made.id in asked:
+            raise NoteInvalid(field="content", why="another text than that of the notes")
+        if made.quarantine:
+            return made
+        for row in rows:
+            _end_for(writer, row, by=made.id, actor=actor)
+    return msgspec.structs.replace(made, superseded=tuple(row.id for row in rows))
+
+
+_CONSOLIDATED_MIN = 2
+
+
+def _check_consolidable(row: Row) -> None:
+    state = row.state
+    why = (
+        "is deleted"
+        if state.deleted_at is not None
+        else "is held back for a review"
+        if state.quarantine
+        else f"is {state.state.value}"
+        if state.state not in (ConsolidationState.RAW, ConsolidationState.ACTIVE)
+        else ""
+    )
+    if why:
+        raise NoteInvalid(field="ids", why=f"notes that are recalled; {row.id} {why}")
+
+
+def _consolidated(
+    rows: Sequence[Row], content: str, memory_type: MemoryType, created_by: str | None
+) -> NewNote:
+    """Return the request to remember a note in place of others. Raise `NoteInvalid` as above."""
+    notes = [row.note for row in rows]
+    first = notes[0]
+    owners = sorted({note.agent_id for note in notes})
+    if len(owners) > 1:
+        raise NoteInvalid(field="ids", why="notes of one agent", given=", ".join(owners))
+
+    def common(name: str) -> bool:
+        return all(getattr(note, name) == getattr(first, name) for note in notes)
+
+    return NewNote(
+        agent_id=first.agent_id,
+        content=content,
+        memory_type=memory_type,
+        scope=first.scope if common("scope") else NoteScope.PRIVATE,
+        importance=max(row.state.importance for row in rows),
+        tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
+        source_type=SourceType.CONSOLIDATION,
+        author=first.author if common("author") else None,
+        org_id=first.org_id if common("org_id") else None,
+        created_by=created_by,
+        as_is=True,
+    )
+
+
+def _end_for(writer: LogWriter, row: Row, *, by: str, actor: str | None) -> None:
+    """End a note because another one takes its place, and relate the two."""
+    writer.append(NoteRelated(to=row.id, relation=CONSOLIDATES, weight=1.0), note=by)
+    end = max(writer.at, row.note.valid_from)
+    if row.state.valid_to is None or row.state.valid_to > end:
+        writer.append(NoteClosed(valid_to=end, by=by), note=row.id)
+    record = NoteArchived(state=ConsolidationState.CONSOLIDATED, by=actor)
+    writer.append(record, note=row.id)
+
+
 def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
     """Record that notes were read, which counts as an access to each. Return the position.
 
@@ -271,12 +286,13 @@ class _Intake:
             return before
         now = self._writer.at
         for id in new.related_to:
-            _check_visible(self._db, id, new.agent_id)
+            check_visible(self._db, id, new.agent_id, field="related_to")
         digest_of_new = duplicate_digest(new, secret=self._writer.secret)
+        new, fields_read = self._with_fields_read_off(new, now)
         same = self._find_duplicate(new, digest_of_new, now)
         if same is not None:
             return self._sight(new, same, origin)
-        note = self._note(new, now)
+        note = self._note(new, now, fields_read)
         superseded, valid_to = supersession(self._db, note)
         if valid_to != note.valid_to:
             note = msgspec.structs.replace(note, valid_to=valid_to)
@@ -289,6 +305,11 @@ class _Intake:
             self._writer.append(NoteClosed(valid_to=end, by=note.id), note=id)
         if reasons:
             self._writer.append(NoteQuarantined(reasons=reasons, score=score), note=note.id)
+        for rule in rules_for(self._db, owner=note.agent_id, tags=note.tags):
+            shared = NoteShared(
+                agent_id=rule.agent_id, permission=rule.permission, by=rule.by, rule=rule.seq
+            )
+            self._writer.append(shared, note=note.id)
         return Remembered(
             id=note.id,
             seq=seq,
@@ -406,7 +427,32 @@ class _Intake:
             quarantine=tuple(same.quarantine.split()),
         )
 
-    def _note(self, new: NewNote, now: int) -> Note:
+    def _with_fields_read_off(self, new: NewNote, now: int) -> tuple[NewNote, tuple[str, ...]]:
+        """Return the request with author and time as its text says them, and the fields' names.
+
+        What the caller said stays, and with `as_is` everything.
+        """
+        if new.as_is or (new.author is not None and new.created_at is not None):
+            return new, ()
+        found = read_off(
+            new.content, now=now, known=lambda name: self._has_author(new.agent_id, name)
+        )
+        fields: dict[str, Any] = {}
+        if new.author is None and found.author is not None:
+            fields["author"] = found.author
+        # A note that the caller says was over by then is of another time.
+        over = new.valid_to is not None and found.at is not None and found.at > new.valid_to
+        if new.created_at is None and found.at is not None and not over:
+            fields["created_at"] = found.at
+        return (msgspec.structs.replace(new, **fields) if fields else new), tuple(fields)
+
+    def _has_author(self, agent_id: str, author: str) -> bool:
+        found = self._db.execute(
+            "SELECT 1 FROM note WHERE agent_id = ? AND author = ? LIMIT 1", (agent_id, author)
+        ).fetchone()
+        return found is not None
+
+    def _note(self, new: NewNote, now: int, fields_read: tuple[str, ...] = ()) -> Note:
         if new.valid_to is not None and new.valid_to < _valid_from(new, now):
             raise NoteInvalid(field="valid_to", why="at or after `valid_from`", given=new.valid_to)
         return Note(
@@ -434,6 +480,7 @@ class _Intake:
             expires_at=_expiry(new, now),
             decay_rate=new.decay_rate,
             decay_function=new.decay_function,
+            read_off=fields_read,
         )
 
     def _position(self, new: NewNote) -> int | None:
@@ -486,12 +533,6 @@ class _HeaderFields(msgspec.Struct):
     tag: str
     note: str | None
     body_sha256: str
-
-
-def _check_visible(db: sqlite3.Connection, id: str, agent_id: str) -> None:
-    """Raise `NoteInvalid` if an agent relates a note to one that it cannot see."""
-    if held_permission(db, id, agent_id) is None:
-        raise NoteInvalid(field="related_to", why="the id of a note that exists here", given=id)
 
 
 def _by_place(row: tuple[Any, ...]) -> int:

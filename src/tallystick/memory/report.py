@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -177,21 +178,24 @@ def whole_id(memory: Memory, text: str) -> str:
         seq = store.resolve(None)
         rows = db.execute(
             "SELECT id FROM note WHERE id >= ? AND id < ? UNION "
-            "SELECT id FROM erased WHERE id >= ? AND id < ? AND ? LIMIT ?",
-            (text, f"{text}g", text, f"{text}g", memory.reader is None, _SAME_BEGINNING_MAX),
+            "SELECT id FROM erased WHERE id >= ? AND id < ? AND ?",
+            (text, f"{text}g", text, f"{text}g", memory.reader is None),
         ).fetchall()
-        found = [
+        # Limited after the notes of others are left out: ids of one minute begin alike, so a limit
+        # before that could hide the one note that this reader sees.
+        visible = (
             id
             for (id,) in rows
             if memory.reader is None
             or select_notes(
                 db, reader=memory.reader, filters=EVERYTHING, seq=seq, at=store.clock(), id=id
             )
-        ]
+        )
+        found = list(itertools.islice(visible, _SAME_BEGINNING_MAX))
     if not found:
         raise NoteNotFound(id=text)
     if len(found) > 1:
-        many = f"{len(found)}{' or more' if len(rows) == _SAME_BEGINNING_MAX else ''}"
+        many = f"{len(found)}{' or more' if len(found) == _SAME_BEGINNING_MAX else ''}"
         raise UsageError(
             f"{text!r} matches {many} notes; type more characters of the id (tally memory ls lists "
             f"them)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -52,7 +53,7 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     if endpoint.stream:
         body["stream"] = True
     return WireRequest(
-        path="/messages" if endpoint.base_url.endswith("/v1") else "/v1/messages",
+        path=_path("messages", endpoint),
         headers={"anthropic-version": _VERSION},
         body=msgspec.json.encode(body),
     )
@@ -63,8 +64,20 @@ def authorization(key: Secret) -> tuple[str, str]:
     return "x-api-key", key.reveal()
 
 
+def listing(endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the list of models, and the headers of a request for it."""
+    return _path("models?limit=1000", endpoint), {"anthropic-version": _VERSION}
+
+
+def _path(name: str, endpoint: Endpoint) -> str:
+    return f"/{name}" if endpoint.base_url.endswith("/v1") else f"/v1/{name}"
+
+
 def _turns(messages: tuple[Message, ...]) -> list[dict[str, object]]:
-    """Return messages as turns: consecutive ones of one role become one with several blocks."""
+    """Return messages as turns: consecutive ones of one role become one with several blocks.
+
+    System messages are left out: they have a field of their own.
+    """
     turns: list[tuple[str, list[dict[str, object]]]] = []
     for message in messages:
         if message.role == "system":
@@ -240,7 +253,10 @@ class _Reader:
 
 
 def _input_of(usage: dict[str, Any]) -> int | None:
-    """Return the input tokens that a report counts; None if one of its counts is not valid."""
+    """Return the input tokens that a report counts; None if one of its counts is not valid.
+
+    A count that is missing is 0.
+    """
     total = 0
     for name in _TOKENS_IN:
         count = usage.get(name, 0)

@@ -193,6 +193,10 @@ class WireFormat(Protocol):
         """Return the name and value of the header with the key."""
         ...
 
+    def listing(self, endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+        """Return the path of the list of models, and the headers of a request for it."""
+        ...
+
     def reader(self, request: ModelRequest) -> Reader:
         """Return a reader for one streamed reply to this request."""
         ...
@@ -310,3 +314,33 @@ def _storable_report(raw: object) -> dict[str, Any]:
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return {}
     return raw if whole else {}
+
+
+# Lists of models, which both dialects write alike.
+
+
+class _ListedModel(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ListedModel]
+
+
+_decode_list = msgspec.json.Decoder(_ModelList).decode
+
+
+def read_model_names(data: bytes) -> tuple[str, ...]:
+    """Return the names in a list of models, in its order and each once.
+
+    Names that are empty, not printable or longer than 200 characters are left out: no model can be
+    asked by them. Raise `ModelError` if it is no such list.
+    """
+    try:
+        listed = _decode_list(data).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise failures.malformed_reply("something that is no list of models") from None
+    names = dict.fromkeys(each.id for each in listed)
+    return tuple(
+        name for name in names if name and len(name) <= _NAME_CHARS_MAX and name.isprintable()
+    )

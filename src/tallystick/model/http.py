@@ -31,7 +31,7 @@ import msgspec
 
 from tallystick.core.charge import ModelUsage
 from tallystick.model import anthropic, failures, openai
-from tallystick.model.dialect import SseDecoder, WireFormat
+from tallystick.model.dialect import SseDecoder, WireFormat, read_model_names
 from tallystick.model.endpoint import Dialect, Endpoint, KeyFilter, scrub, without_key
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
@@ -157,11 +157,14 @@ class Transport:
             WeakKeyDictionary()
         )
 
-    @contextlib.asynccontextmanager
-    async def post(
+    def post(
         self, path: str, *, headers: Mapping[str, str], body: bytes
-    ) -> AsyncIterator[Answer]:
-        """Send a request, and give its answer.
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send a body, and give its answer, as `get` does."""
+        return self._send(b"POST", path, {**headers, "content-length": str(len(body))}, body)
+
+    def get(self, path: str, *, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Answer]:
+        """Ask for what is at a path, and give the answer.
 
         Leaving early, or being cancelled, closes its connection. `headers` are added to those of
         every request.
@@ -170,10 +173,28 @@ class Transport:
         no cause: that would refer to the request with its key, or to bytes from the server. An
         error that is not of the connection is raised as it is.
         """
+        return self._send(b"GET", path, headers, b"")
+
+    @contextlib.asynccontextmanager
+    async def _send(
+        self, method: bytes, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[Answer]:
+        import httpcore
+
         failure: ModelError
         try:
             pool = self._pool()
-            answer = Answer(await pool.handle_async_request(self._request(path, headers, body)))
+            url = self._urls.get(path)
+            if url is None:
+                url = self._urls[path] = httpcore.URL(f"{self._endpoint.base_url}{path}")
+            request = httpcore.Request(
+                method,
+                url,
+                headers=[*self._headers, *_sent_headers(headers)],
+                content=body,
+                extensions=self._extensions,
+            )
+            answer = Answer(await pool.handle_async_request(request))
             try:
                 yield answer
             finally:
@@ -184,21 +205,6 @@ class Transport:
         except Exception as error:
             failure = self._failure(error)
         raise failure
-
-    def _request(self, path: str, headers: Mapping[str, str], body: bytes) -> httpcore.Request:
-        import httpcore
-
-        url = self._urls.get(path)
-        if url is None:
-            url = self._urls[path] = httpcore.URL(f"{self._endpoint.base_url}{path}")
-        own = _sent_headers({**headers, "content-length": str(len(body))})
-        return httpcore.Request(
-            b"POST",
-            url,
-            headers=[*self._headers, *own],
-            content=body,
-            extensions=self._extensions,
-        )
 
     async def close(self) -> None:
         """Close the connections of this event loop, and forget those of others.
@@ -537,7 +543,7 @@ class Network:
         timeout: float | None = None,  # noqa: ASYNC109
         local_address: str | None = None,
         socket_options: object = None,
-    ) -> Connection:
+    ) -> httpcore.AsyncNetworkStream:
         """Connect. Raise `httpcore.ConnectTimeout` or `httpcore.ConnectError` if it fails.
 
         `local_address` and `socket_options` are part of httpcore's interface, and ignored.
@@ -556,7 +562,7 @@ class Network:
             raise httpcore.ConnectTimeout from None
         except OSError as error:
             raise httpcore.ConnectError from _merge_refusals(error)
-        return connection
+        return cast("httpcore.AsyncNetworkStream", connection)
 
 
 def _merge_refusals(error: OSError) -> OSError:
@@ -572,6 +578,12 @@ def _merge_refusals(error: OSError) -> OSError:
 
 
 _DIALECTS: dict[Dialect, WireFormat] = {"openai": openai, "anthropic": anthropic}
+_STREAM = "text/event-stream"
+
+
+def _kind(answer: Answer) -> str:
+    """Return the media type of an answer in lower case; empty if it names none."""
+    return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 class HttpModel:
@@ -616,21 +628,47 @@ class HttpModel:
             self._gate.pause(epoch, retry_after_ms=failure.retry_after_ms)
         elif failure.status is not None:
             self._gate.note_answer(epoch)
-        raise self._describe(failure)
+        raise self._describe(failure, asked=self._endpoint.name)
+
+    async def models(self) -> tuple[str, ...]:
+        """Ask the endpoint which models it has, and return their names in its order.
+
+        Nothing is paid for. Names that a model cannot have here are left out. The gate is passed
+        by. Raise `ModelError`, without a cause, if there is no such list.
+        """
+        endpoint = self._endpoint
+        path, headers = self._dialect.listing(endpoint)
+        try:
+            async with (
+                asyncio.timeout(endpoint.total_seconds),
+                self._transport.get(path, headers=self._with_key(headers)) as answer,
+            ):
+                body = await self._read_body(answer, bytes_max=failures.BODY_BYTES_MAX)
+                return read_model_names(body)
+        except TimeoutError:
+            failure = failures.total_timeout(endpoint.total_seconds)
+        except ModelError as error:
+            failure = error
+        raise self._describe(failure, asked=endpoint.provider)
 
     async def close(self) -> None:
         """Close the connections of this event loop. A later request opens new ones."""
         await self._transport.close()
 
+    def _with_key(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return headers with the one of the key, if the key is for this address."""
+        endpoint = self._endpoint
+        if endpoint.key is None or endpoint.key_origin != endpoint.origin:
+            return dict(headers)
+        name, value = self._dialect.authorization(endpoint.key)
+        return {**headers, name: value}
+
     async def _attempt(self, request: ModelRequest, heard: Heard) -> ModelReply:
         endpoint = self._endpoint
         wire = self._dialect.wire(endpoint, request)
-        headers = {"content-type": "application/json", **wire.headers}
+        headers = self._with_key({"content-type": "application/json", **wire.headers})
         if request.key:
             headers["x-client-request-id"] = request.key
-        if endpoint.key is not None and endpoint.key_origin == endpoint.origin:
-            name, value = self._dialect.authorization(endpoint.key)
-            headers[name] = value
         try:
             async with (
                 asyncio.timeout(endpoint.total_seconds),
@@ -642,25 +680,33 @@ class HttpModel:
         raise failures.total_timeout(endpoint.total_seconds)
 
     async def _read(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
-        if not 200 <= answer.status < 300:
-            body = await answer.head(bytes_max=failures.ERROR_BYTES_MAX)
-            now = datetime.datetime.now(datetime.UTC)
-            raise failures.of_status(answer.status, answer.headers, body, now=now)
-        if answer.compressed:
-            raise failures.compressed_body()
-        content_type = answer.headers.get("content-type", "")
-        kind = content_type.partition(";")[0].strip().lower()
         # The reply decides, not the request: some servers never stream, some always.
-        if kind == "text/event-stream":
+        if 200 <= answer.status < 300 and not answer.compressed and _kind(answer) == _STREAM:
             return await self._read_stream(answer, request, heard)
-        if kind not in ("", "application/json") and not kind.endswith("+json"):
-            raise failures.wrong_content_type(content_type)
-        body = await answer.body(bytes_max=failures.BODY_BYTES_MAX)
-        if not body.strip():
-            raise failures.malformed_reply("an empty body")
+        body = await self._read_body(answer, bytes_max=failures.BODY_BYTES_MAX)
         reply = self._dialect.reply(body, request)
         heard(without_key(reply.text, self._endpoint.key))
         return reply
+
+    async def _read_body(self, answer: Answer, *, bytes_max: int) -> bytes:
+        """Return the JSON of an answer that came in one piece.
+
+        Raise `ModelError` for a status other than success, and for a body that is empty,
+        compressed, too long or of another type.
+        """
+        if not 200 <= answer.status < 300:
+            said = await answer.head(bytes_max=failures.ERROR_BYTES_MAX)
+            now = datetime.datetime.now(datetime.UTC)
+            raise failures.of_status(answer.status, answer.headers, said, now=now)
+        if answer.compressed:
+            raise failures.compressed_body()
+        kind = _kind(answer)
+        if kind not in ("", "application/json") and not kind.endswith("+json"):
+            raise failures.wrong_content_type(answer.headers.get("content-type", ""))
+        body = await answer.body(bytes_max=bytes_max)
+        if not body.strip():
+            raise failures.malformed_reply("an empty body")
+        return body
 
     async def _read_stream(self, answer: Answer, request: ModelRequest, heard: Heard) -> ModelReply:
         decoder, reader = SseDecoder(), self._dialect.reader(request)
@@ -698,9 +744,9 @@ class HttpModel:
             return usage
         return msgspec.structs.replace(usage, raw={})
 
-    def _describe(self, error: ModelError) -> ModelError:
+    def _describe(self, error: ModelError, *, asked: str) -> ModelError:
         endpoint = self._endpoint
-        message = scrub(f"{endpoint.name} at {endpoint.address}: {error.message}", endpoint.key)
+        message = scrub(f"{asked} at {endpoint.address}: {error.message}", endpoint.key)
         usage = None if error.usage is None else self._usage(error.usage)
         return failures.with_message(error, message=message, usage=usage)
 

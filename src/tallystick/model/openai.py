@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -57,6 +58,11 @@ def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[s
 def authorization(key: Secret) -> tuple[str, str]:
     """Return the name and value of the header with the key."""
     return "authorization", f"Bearer {key.reveal()}"
+
+
+def listing(endpoint: Endpoint) -> tuple[str, Mapping[str, str]]:
+    """Return the path of the list of models, and the headers of a request for it."""
+    return "/models", {}
 
 
 def _cap_name(endpoint: Endpoint) -> str:

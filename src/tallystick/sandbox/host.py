@@ -40,13 +40,14 @@ from tallystick.sandbox.text import (
     TEXT_FUNCTIONS,
     HostText,
 )
+from tallystick.typed.encode import encode_other
 
 _ERROR_CHARS_MAX = 2_000
 _CONTAINERS_MAX = 50_000
 _NAME_PARTS_MAX = 2
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _decode = msgspec.json.Decoder(tuple[str, list[Any], dict[str, Any]]).decode
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(enc_hook=encode_other).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,10 @@ class OutputStream:
         return self._whole is not None and self._lost is None and self.truncated
 
     def write(self, data: bytes) -> None:
-        """Count the bytes and keep them. A file that fails is noted and removed; never raise."""
+        """Count the bytes and, with `keep`, keep them.
+
+        A file that fails is noted and removed; never raise.
+        """
         self.bytes_total += len(data)
         if not self._keep:
             return

@@ -7,13 +7,14 @@ itself broken, or if it was asked for something that it cannot do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from tallystick.core.errors import InvalidLimit
+from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.history import History
 from tallystick.core.records import (
     AttachmentRef,
@@ -47,6 +48,14 @@ Stop = Literal[
     "cancelled",
     "trap",
 ]
+
+
+# The variables in which a program finds the token of the bridge, and how many runs are above it.
+SESSION_TOKEN = "TALLYSTICK_BRIDGE_TOKEN"
+DEPTH = "TALLYSTICK_DEPTH"
+_TOKEN = re.compile(r"[!-~]{16,256}")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_STEM_CHARS_MAX = 64
 
 
 def _check_limit(field: str, value: object) -> None:
@@ -93,12 +102,21 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The surroundings and the limits of one program.
 
-    `timeout_ms` limits the time that the program itself is active; waiting for the host does not
-    count. `deadline_ms` counts everything. `max_output_bytes` of each stream are kept inline. A
+    `session_id` is the session that the program runs for: files with long output are named after
+    it. `timeout_ms` limits the time that the program itself is active; waiting for the host does
+    not count. `deadline_ms` counts everything. `max_output_bytes` of each stream are kept inline. A
     longer stream goes to a file, up to `limits.output_bytes` for both streams together.
     `outputs_before` is the number of such files that the program finds in `outputs`; None if it has
     no such name. `rerun` is set for a program that is run again from its record; only some backends
-    can do that. Raises `InvalidLimit` for a limit that is not a whole number, or is negative.
+    can do that.
+
+    `session_token` is a token of the bridge (`Bridge.issue`), which the program finds in the
+    environment: it opens the bridge of one session, and is never the id of a session, which is no
+    secret. `recursion_depth` is the number of runs above the one that the program belongs to. Runs
+    that the program starts in processes of its own count from there.
+
+    Raises `InvalidLimit` for a limit that is not a whole number, or is negative, and `UsageError`
+    for a token that is none.
     """
 
     session_id: str
@@ -120,6 +138,27 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in ("timeout_ms", "deadline_ms", "max_output_bytes", "recursion_depth"):
             _check_limit(field, getattr(self, field))
+        token = self.session_token
+        if token is not None and (not _TOKEN.fullmatch(token) or token == self.session_id):
+            raise UsageError(
+                "session_token: this is no token of a bridge; issue one for the session "
+                "(Bridge.issue)"
+            )
+
+    @property
+    def file_stem(self) -> str:
+        """The beginning of the names of files with output: the session's id, fit for a file."""
+        return _NOT_IN_A_NAME.sub("_", self.session_id)[:_STEM_CHARS_MAX]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the program: its variables, the token and the depth."""
+        found = dict(self.env_vars)
+        if self.session_token is not None:
+            found[SESSION_TOKEN] = self.session_token
+        if self.recursion_depth:
+            found[DEPTH] = str(self.recursion_depth)
+        return found
 
     def with_env(self, more: Mapping[str, str]) -> ExecutionContext:
         """Return the same context with `more` merged into its environment; later wins."""
@@ -127,15 +166,22 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason why a program failed or was stopped, in terms that its author can use."""
+    """The reason why a program failed or was stopped, in terms that its author can use.
+
+    `line` is the line that failed, with a line for each value in it; empty if none is known.
+    """
 
     kind: str
     message: str
     traceback: str = ""
+    line: str = ""
 
 
 class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts that a program used."""
+    """The amounts that a program used.
+
+    The process sandbox counts no `fuel`, and no `memory_bytes` of commands of a shell: both are 0.
+    """
 
     fuel: int = 0
     wall_ms: int = 0
@@ -386,14 +432,16 @@ class Programs(Protocol):
         """Store what a program left, for a resume by another process; None if nothing is stored.
 
         A repeatable backend stores its interpreter only if repeating the programs since the last
-        snapshot would take at least `fuel_saved`.
+        snapshot would take at least `fuel_saved`. Raise `BackendError` if that fails; another
+        backend tells it in the record.
         """
         ...
 
     async def image(self) -> SessionImage | None:
         """Return the state that the next run of a session starts from; None if unchanged.
 
-        Call it after the last program: it may run code of its own.
+        Call it after the last program: it may run code of its own. Raise `BackendError` if it
+        cannot be read.
         """
         ...
 
@@ -433,6 +481,7 @@ class ProgramReport(msgspec.Struct, kw_only=True):
     kind: str = ""
     message: str = ""
     traceback: str = ""
+    line: str = ""
     exit: int = 0
     restored: list[str] = []
     kept: list[str] = []
@@ -490,6 +539,7 @@ def read_report(result: bytes | None, *, bytes_max: int | None = None) -> Progra
     said.capability = _cut_text(said.capability, _ERROR_BYTES_LEAST)
     said.message = _cut_text(said.message, error_room)
     said.traceback = _cut_text(said.traceback, error_room)
+    said.line = _cut_text(said.line, _ERROR_BYTES_LEAST)
     if said.value is not None:
         said.value = _cut_text(said.value, room)
     if said.assigned is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import contextvars
 import queue
 import threading
 import time
@@ -272,7 +273,9 @@ class ProgramThreads:
         with _stack_size_guard:
             before = threading.stack_size(_STACK_BYTES)
             try:
-                thread.start()
+                # The thread serves other programs after this one, so it takes nothing of the
+                # present context along.
+                contextvars.Context().run(thread.start)
             finally:
                 threading.stack_size(before)
         self._threads.append(thread)

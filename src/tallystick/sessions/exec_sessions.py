@@ -143,7 +143,8 @@ def old_origins(images: SessionImages, *, folder: Path) -> Mapping[str, ImageOri
     """Return by name who made the interpreters of sessions that are still in files.
 
     The files are in `folder`. Those that cannot be read, and those without an interpreter, are left
-    out. Nothing is migrated.
+    out. Nothing is migrated. Raise `AttachmentError` or `LedgerError` if the rows of attachments
+    cannot be read.
     """
     found = {}
     for path in sorted(folder.glob("*.json")):

@@ -105,7 +105,7 @@ class ClientSettings:
 
     @property
     def total(self) -> Budget:
-        """The total that applies: the caller's, or else the configured one."""
+        """The total that applies: the caller's, or else the configured one (see `settings`)."""
         return self.settings.total if self._total is None else self._total
 
     @property

@@ -186,6 +186,7 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     skills_require_signature: bool = False
     skills_budget: _Million = SKILLS_BUDGET
     memory: _Text | None = None
+    session_mb: _Billion = 2_048
 
 
 class ProviderValues(msgspec.Struct, frozen=True, kw_only=True):

@@ -217,6 +217,7 @@ class Settings:
     temperature: float | None
     strategy: AskedStrategy | None
     compact_at: int | None
+    session_bytes: int
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
     providers: Mapping[str, Provider]
@@ -327,6 +328,7 @@ def load_settings(
         temperature=values.temperature,
         strategy=values.strategy,
         compact_at=values.compact_at,
+        session_bytes=values.session_mb * 1024 * 1024,
         grants=values.grants,
         aliases=aliases,
         providers=providers,
@@ -459,7 +461,11 @@ def _place_project(
     below: Sequence[_Layer],
     environ: Mapping[str, str],
 ) -> tuple[Project, _Layer]:
-    """Return the project, and its layer: the whole file if it is trusted, else the allowed part."""
+    """Return the project, and its layer: the whole file if it is trusted, else the allowed part.
+
+    Raise `UsageError` if a provider of a file is not valid, or a trusted file has a table of a
+    later version. Raise `StoreError` if the record of trust cannot be read.
+    """
     own = merge_providers(user=user, project=None, environ=environ)
 
     def leaves_machine(model: str, aliases: Mapping[str, str]) -> bool:

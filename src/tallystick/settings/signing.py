@@ -119,7 +119,10 @@ def _require_library() -> None:
 
 
 def _make(directory: Path, path: Path) -> bool:
-    """Write a new key, whole or not at all. Return False if another process was faster."""
+    """Write a new key, whole or not at all. Return False if another process was faster.
+
+    `directory` is made if it is missing. Raise `OSError` if the key cannot be written.
+    """
     make_private(directory)
     serialization = _serialization()
     pem: bytes = (

@@ -120,7 +120,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     `shown` and `omitted` together hold every id. `eligible` are those beyond the catalog's limit,
     `order` those that were fitted, the most wanted first. `reachable` is true if every skill that a
-    model may load is listed, or is found by the search that the text names; `unreachable` are those
+    model may load is listed, or is found by the search that the text names. `unreachable` are those
     that neither a model nor a user can load.
     """
 

@@ -61,11 +61,11 @@ def find_skills(
 ) -> Skills | None:
     """Return the skills that `tally run` would find here, for `Session(skills=…)`.
 
-    The layers are, from high to low: these directories, as with `--skills`; those of the variable
-    `TALLYSTICK_SKILLS`; the project's; those of the setting `skills_paths`; the user's; and those
-    of installed packages. Of two skills with one id, that of the higher layer is returned. Skills
-    that need the user's trust and do not have it are left out; `say` is called with a line about
-    them. `pinned` are ids that a catalog lists first.
+    The first layer are these directories, as with `--skills`, then those of the variable
+    `TALLYSTICK_SKILLS` and the project's. Below are those of the setting `skills_paths`, the
+    user's, and those of installed packages. Of two skills with one id, that of the higher layer is
+    returned. Skills that need the user's trust and do not have it are left out; `say` is called
+    with a line about them. `pinned` are ids that a catalog lists first.
 
     `settings` say which directories to add, the room for the catalog, and whether signatures are
     required; without them, the configuration is read. Return None if no skill may be used. Raise

@@ -469,7 +469,10 @@ def _word_scores(cards: Sequence[Card], asked: Sequence[str]) -> list[dict[int, 
 
 
 def _fields(card: Card) -> list[tuple[float, frozenset[str]]]:
-    """Return the words of each field of a card, with the weight of the field."""
+    """Return the words of each field of a card, with the weight of the field.
+
+    Only the first 4,000 characters of a text are read. Empty texts are left out.
+    """
     name = card.id if card.name in card.id else f"{card.id} {card.name}"
     fields = [(_NAME, frozenset(_folded_words(_HUMP.sub(" ", name))))]
     for weight, text in (
@@ -520,7 +523,10 @@ def _likeness(one: str, other: str) -> float:
 
 
 def _query_stems(query: str) -> dict[str, str]:
-    """Return the roots of the meaningful words of a query, at most 32, each with its word."""
+    """Return the roots of the meaningful words of a query, at most 32, each with its first word.
+
+    Only the first 2,000 characters are read.
+    """
     asked: dict[str, str] = {}
     for word in _folded_words(_HUMP.sub(" ", query[:_QUERY_CHARS_MAX])):
         if word not in _STOP:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -308,9 +309,9 @@ class _ScriptHost:
         )
 
     def serve(self, call: HostCall) -> bytes | Awaitable[bytes]:
-        """Return the reply to a call of the script, or an awaitable of it.
+        """Return the reply to a call of the script, or an awaitable of it, and count the call.
 
-        Beyond `calls_max`, the reply is an error.
+        Beyond `calls_max`, the reply is an error. What ends the script does not count.
         """
         if call.name in (_RETURNED, _EXIT):
             return self._table.serve(call)
@@ -322,21 +323,22 @@ class _ScriptHost:
             return error_reply(refused)
         key = f"{self._call.name_outside}.{self.calls}"
         self.calls += 1
-        with under_key(key):
+        with self._under(key):
             reply = self._table.serve(call, self._call.inside(key))
         if isinstance(reply, Blocking):
-            return Blocking(lambda: _run_under(key, reply))
-        return reply if isinstance(reply, bytes) else _await_under(key, reply)
+            return Blocking(lambda: self._run_under(key, reply))
+        return reply if isinstance(reply, bytes) else self._await_under(key, reply)
 
+    def _under(self, key: str) -> AbstractContextManager[None]:
+        return under_key(key, depth=self._call.scope.depth)
 
-def _run_under(key: str, work: Blocking) -> bytes:
-    with under_key(key):
-        return work()
+    def _run_under(self, key: str, work: Blocking) -> bytes:
+        with self._under(key):
+            return work()
 
-
-async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
-    with under_key(key):
-        return await reply
+    async def _await_under(self, key: str, reply: Awaitable[bytes]) -> bytes:
+        with self._under(key):
+            return await reply
 
 
 def text_files(skills: Skills, skill: Skill) -> dict[str, str]:

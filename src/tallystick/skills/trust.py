@@ -235,17 +235,21 @@ def add_signer(directory: Path, path: Path) -> PublicKey:
 def remove_signer(directory: Path, fingerprint: str) -> bool:
     """Remove every file with a key; return False if there is none.
 
-    A file counts only if `read_signers` reads a key from it. Raise `OSError` if one cannot be
+    A file counts only if `read_signers` reads a key from it. Raise `StoreError` if one cannot be
     removed; the others may be gone then.
     """
     files = read_signers(directory).files.get(fingerprint, ())
     for path in files:
-        path.unlink(missing_ok=True)
+        with system_errors(one_line(str(path)), StoreError):
+            path.unlink(missing_ok=True)
     return bool(files)
 
 
 def _write_public(path: Path, data: bytes) -> None:
-    """Write a file that everybody may read. It replaces whatever has its name, even a link."""
+    """Write a file that everybody may read. It replaces whatever has its name, even a link.
+
+    Raise `OSError` if it cannot be written.
+    """
     write_whole(path, data)
     path.chmod(0o644)
 
@@ -338,14 +342,14 @@ class SkillTrust:
     def note(self, bundles: Mapping[Path, Bundle]) -> None:
         """Trust these files at these folders, as they were read and shown.
 
-        Raise `StoreError` if the note cannot be written.
+        Raise the errors of `TrustStore`: `StoreError` or `NotSupportedHere`.
         """
         self._store.note({path: each.sha256 for path, each in bundles.items()})
 
     def forget(self, path: Path) -> bool:
         """Withdraw trust in a folder. Return False if there was none.
 
-        Raise `StoreError` if the note cannot be written.
+        Raise the errors of `TrustStore`: `StoreError` or `NotSupportedHere`.
         """
         return self._store.untrust(path)
 
@@ -383,7 +387,8 @@ class _TrustCheck:
     def verdict(self, skill: Skill) -> Verdict:
         """Return whether a skill may be used, and why.
 
-        A skill that needs neither trust nor a signature may be used without reading its files.
+        A skill that needs neither trust nor a signature may be used without reading its files. One
+        whose files cannot be read may not, and the reason is in the result.
         """
         required = self._settings.require_signature or skill.manifest.require_signature
         if not required and not self._needs_trust(skill.layer):

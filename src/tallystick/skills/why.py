@@ -59,7 +59,10 @@ _GONE = (SkillAmbiguous, SkillNotFound, SkillPathRefused, SkillUnreadable, Skill
 
 
 def has_skills(ledger: Ledger, run: str) -> bool:
-    """Return True if a run was given skills; False as well if its first record cannot be read."""
+    """Return True if a run was given skills; False as well if its records cannot be read.
+
+    Raise `ResumeRefused` if a body of the run was removed.
+    """
     try:
         first = next(iter(whole_records(ledger, run)), None)
     except LedgerError:
@@ -93,7 +96,10 @@ def drift_of(
 
 
 def _drift(id: str, file: str, recorded: str, skills: Skills | None) -> SkillDrift | None:
-    """Return how a file of a skill differs from its recorded digest; None if it does not."""
+    """Return how a file of a skill differs from its recorded digest; None if it does not.
+
+    A file that cannot be read now counts as gone.
+    """
     now = None
     shown = file or "SKILL.md"
     if skills is not None:
@@ -129,7 +135,8 @@ def evidence_of_run(client: RecordedRuns, run: str) -> tuple[Evidence, ...]:
 
     A call whose prompt had no catalog is left out, so the result is empty for a run without skills.
     `run` is an id, the beginning of one, or "last". Raise `RunNotFound` or `UsageError` if that is
-    no run. Raise an `AttachmentError` or `msgspec.MsgspecError` if the evidence cannot be read.
+    no run. Raise an `AttachmentError` or `msgspec.MsgspecError` if the evidence cannot be read, and
+    what `whole_records` raises.
     """
     records = whole_records(client.ledger, resolve_run(client.ledger, run))
     shown = [each.evidence for each in records if isinstance(each, AskModel) and each.evidence]
@@ -161,7 +168,7 @@ def why_in_run(client: RecordedRuns, run: str, name: str) -> Why:
     `run` is an id, the beginning of one, or "last". Raise `RunNotFound` or `UsageError` if that is
     no run. Raise `SkillNotFound` if the run had no such skill, `SkillAmbiguous` if several have the
     name. Raise an `AttachmentError` or `msgspec.MsgspecError` if the recorded cards or evidence
-    cannot be read.
+    cannot be read, and what `whole_records` raises.
     """
     run = resolve_run(client.ledger, run)
     records = whole_records(client.ledger, run)
@@ -224,7 +231,7 @@ def _card_of(cards: Sequence[Card], name: str) -> Card:
 def _first_evidence(records: Sequence[Record], run_attachments: RunAttachments) -> Evidence | None:
     """Return the evidence of the first prompt with a catalog; None if no prompt had one.
 
-    What is listed stays the same for the whole run.
+    What is listed stays the same for the whole run. Raise what `read_evidence` raises.
     """
     for record in records:
         if isinstance(record, AskModel) and record.evidence is not None:

@@ -1,14 +1,18 @@
 """A step that was entered: its budget scope, its usage, and its chain in the ledger.
 
-Rule: a scope stays open as long as something in it may still spend: the step's own frame, the steps
-inside it, and the runs that it pays for. So a task that outlives the step that started it still
-counts in the enclosing budgets.
+Rule 1: a scope stays open as long as something in it may still spend: the step's own frame, the
+steps inside it, and the runs that it pays for.
+Rule 2: what outlives a step is paid by it all the same. A task or thread that charges a step which
+has ended opens its scope again, with all that was spent there, and those around it.
+Rule 3: a step pays in the process that entered it. A forked process has a copy of its sums, which
+would pay a second time; it is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -39,6 +43,7 @@ from tallystick.core.records import (
 from tallystick.core.step import (
     CompletedStep,
     Escalation,
+    InvalidStep,
     StepBudgetError,
     StepDefinition,
     StepExhaustion,
@@ -65,7 +70,9 @@ class StepLog:
     def __init__(self, *, records_max: int = STEPS_KEPT_MAX) -> None:
         self._records: deque[CompletedStep] = deque(maxlen=records_max)
         self._entered: Counter[str] = Counter()
-        self._guard = threading.Lock()
+        # Reentrant, here and below: an abandoned generator ends its step when the garbage collector
+        # finds it, which may be in the middle of any of these methods.
+        self._guard = threading.RLock()
         self._dropped = 0
 
     @property
@@ -154,7 +161,7 @@ class StepBook:
     """
 
     def __init__(self, again: StepReplay | None = None) -> None:
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
         self._chains: dict[object, _Chain] = {}
         self._left: deque[_Left] = deque(maxlen=STEPS_HELD_MAX)
         self._dropped = 0
@@ -248,8 +255,9 @@ class _Chain:
         self._left = left
         self._missed = missed
         self._again = again
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         self._held = contextlib.ExitStack()
+        self._locked = False
         self._pen: LedgerWriter | None = None
         self._failed: BaseException | None = None
         # Paths of the steps whose entry is written and whose end is not.
@@ -284,9 +292,10 @@ class _Chain:
                 raise
 
     def close(self) -> None:
-        """Release the lock of the chain."""
+        """Release the lock of the chain. A later write takes it again."""
         with self._writing:
             self._held.close()
+            self._locked = False
 
     def _write(self, step: StepView, left: StepLeft | None) -> None:
         notes, self._notes = self._notes, []
@@ -313,13 +322,24 @@ class _Chain:
                 fence, head = self._again.fence, self._again.history.head
             else:
                 records[0] = _with_missed(records[0], self._missed)
-                self._held.enter_context(lock_run(self._ledger, self.id))
+                self._lock()
                 fence = self._ledger.claim(self.id, create=True)
             self._pen = LedgerWriter(self._ledger, run=self.id, fence=fence, head=head)
+        elif self._again is None and not self._locked:
+            # Something outlived the steps, which had let the chain go.
+            self._lock()
         return self._pen
 
+    def _lock(self) -> None:
+        self._held.enter_context(lock_run(self._ledger, self.id))
+        self._locked = True
+
     def _records(self, step: StepView, left: StepLeft | None) -> Iterator[Record]:
-        """Yield what to write: entries of open steps from the outermost, then the receipt."""
+        """Yield what to write: entries of open steps from the outermost, then the receipt.
+
+        What the chain has already is left out. The steps are noted as open, or as ended, while this
+        is iterated.
+        """
         again = self._again
         fresh = again is None or left is None or step.facts.path in self._open
         if again is not None and not fresh and again.has_record(step.facts, left):
@@ -360,7 +380,8 @@ class ActiveStep:
 
     `facts` is its entry in the ledger, `book` writes to the ledgers, and `runs` are those begun
     directly in it. `again` is the record of an earlier process, if there is one; `kept` is the
-    value that is recorded when the step ends.
+    value that is recorded when the step ends. `frame` is the thread and the task that entered it,
+    and `left_elsewhere` is True if it was left where `current_step` was another one.
     """
 
     definition: StepDefinition
@@ -372,7 +393,8 @@ class ActiveStep:
     facts: StepEntered
     book: StepBook
     again: StepReplay | None = None
-    frame: tuple[int, int] = (0, 0)
+    frame: tuple[int, int]
+    left_elsewhere: bool = False
     kept: KeptValue = NOT_KEPT
     usage: StepUsage = field(default_factory=StepUsage)
     ended: bool = False
@@ -380,6 +402,8 @@ class ActiveStep:
     runs_begun: int = 0
     inner: Counter[str] = field(default_factory=Counter, repr=False)
     _holders: int = field(default=1, repr=False)
+    _closed: ScopeRow | None = field(default=None, repr=False)
+    _process: int = field(default_factory=os.getpid, repr=False)
 
     @property
     def name(self) -> str:
@@ -387,7 +411,7 @@ class ActiveStep:
 
     @property
     def model(self) -> str | None:
-        """The model of calls that name none."""
+        """The model of calls that name none; None if the step has none."""
         return self.definition.model
 
     @property
@@ -419,10 +443,15 @@ class ActiveStep:
         """Record a model call in all scopes. Then raise `StepBudgetError` if a limit is passed.
 
         The error is for the innermost step with a passed limit, even if an earlier call passed it.
+        Raise `InvalidStep` in another process than the one that entered the step.
         """
-        with self.scope_tree.lock:
-            self.note(charge, model=model)
-            error = self._error(self.scope_tree.tree.spend(self.path, Amount.of_charge(charge)))
+        self.hold()
+        try:
+            with self.scope_tree.lock:
+                self.note(charge, model=model)
+                error = self._error(self.scope_tree.tree.spend(self.path, Amount.of_charge(charge)))
+        finally:
+            self.let_go()
         if error is not None:
             raise error
 
@@ -461,28 +490,33 @@ class ActiveStep:
             self.scope_tree.tree.spend(self.path, used)
 
     def is_here(self) -> bool:
-        """Return True in the task and thread that entered the step, False in those that it started.
-
-        Always False for a step that is neither resumed nor replayed: its frame is not kept.
-        """
+        """Return True in the task and thread that entered the step, False in those it started."""
         return self.frame == _frame()
 
-    def hold(self) -> ActiveStep | None:
-        """Keep the step's budget scope open, even after the step ends.
+    def hold(self) -> None:
+        """Keep the step's budget scope open, even after the step ends. Call `let_go` once for it.
 
-        If it has already ended, keep that of the nearest enclosing step that has not. Return the
-        step whose scope is kept; None if all of them have ended. Call `let_go` on it exactly once.
+        A scope that was closed is opened again, with what was spent in it. Raise `InvalidStep` in
+        another process than the one that entered the step.
         """
+        if self._process != os.getpid():
+            raise InvalidStep(
+                field=self.name,
+                why=f"it was entered in process {self._process}, and cannot pay in {os.getpid()}, "
+                f"which was forked from it; return what the call used, and charge it there",
+            )
         with self.scope_tree.lock:
-            found = next((each for each in self.chain() if not each.ended), None)
-            if found is not None:
-                found._holders += 1
-            return found
+            if self._closed is not None:
+                if self.outer is not None:
+                    self.outer.hold()
+                self.scope_tree.tree.reopen(self._closed)
+                self._closed = None
+            self._holders += 1
 
     def name_run(self, run: str) -> None:
         """Note that a run begins in this step.
 
-        The first `RUNS_NAMED_MAX` are named, the others counted.
+        The first `RUNS_NAMED_MAX` are named, the others only counted.
         """
         with self.scope_tree.lock:
             self.runs_begun += 1
@@ -505,7 +539,7 @@ class ActiveStep:
             self._holders -= 1
             if self._holders:
                 return
-            self.scope_tree.tree.leave(self.path)
+            self._closed = self.scope_tree.tree.leave(self.path)
             if self.outer is not None:
                 self.outer.let_go()
         if self.outer is None:
@@ -615,18 +649,17 @@ def enter(
 ) -> ActiveStep | Served:
     """Enter a step inside another, or an outermost one.
 
-    A `depth` of None is one more than that of `outer`. If `outer` has ended, the nearest step
-    around it that has not is entered. `arguments` is the digest of the arguments of the call,
-    `caller` the host call that makes it. `again` is for the outermost step: the record of an
-    earlier process.
+    A `depth` of None is one more than that of `outer`, which may have ended. `arguments` is the
+    digest of the arguments of the call, `caller` the host call that makes it. `again` is for the
+    outermost step: the record of an earlier process.
 
     Return a `Served`, without entering, if the step was completed there and need not run again: its
     use is counted, and it is in the log. Raise `StepsDiverged` if the recorded outermost step is
     another, and the errors of `StepReplay.enter`.
     """
     scope_tree = ScopeTree() if outer is None else outer.scope_tree
-    # `outer` may have ended in another thread; `hold` finds the nearest step that is still open.
-    outer = None if outer is None else outer.hold()
+    if outer is not None:
+        outer.hold()
     again = again if outer is None else outer.again
     try:
         with scope_tree.lock:
@@ -638,6 +671,20 @@ def enter(
                 _serve(served, outer=outer, log=log)
                 return served
             facts = again.with_first_time(facts)
+        if depth is None:
+            depth = 1 if outer is None else outer.depth + 1
+        active = ActiveStep(
+            definition=definition,
+            depth=depth,
+            path=path,
+            outer=outer,
+            scope_tree=scope_tree,
+            log=log,
+            facts=facts,
+            book=StepBook(again) if outer is None else outer.book,
+            again=again,
+            frame=_frame(),
+        )
         with scope_tree.lock:
             scope_tree.tree.enter(
                 path,
@@ -650,20 +697,7 @@ def enter(
         if outer is not None:
             outer.let_go()
         raise
-    if depth is None:
-        depth = 1 if outer is None else outer.depth + 1
-    return ActiveStep(
-        definition=definition,
-        depth=depth,
-        path=path,
-        outer=outer,
-        scope_tree=scope_tree,
-        log=log,
-        facts=facts,
-        book=StepBook(again) if outer is None else outer.book,
-        again=again,
-        frame=(0, 0) if again is None else _frame(),
-    )
+    return active
 
 
 def _serve(served: Served, *, outer: ActiveStep | None, log: StepLog) -> None:

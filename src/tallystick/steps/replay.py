@@ -137,6 +137,7 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     temperature: float | None
     schema: str | None
+    instructions: str | None
     limits: RunLimits
     grants: tuple[str, ...]
 
@@ -157,6 +158,7 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
             seed=started.seed,
             temperature=started.temperature,
             schema=started.schema,
+            instructions=started.instructions or None,
         )
 
     def is_twin(self, now: RunAsked) -> bool:
@@ -704,9 +706,10 @@ class StepReplay:
         return run
 
     def _check_missing(self, path: str, asked: RunAsked) -> None:
-        """Raise `StepsDiverged` if a receipt names a run that this ledger does not have.
+        """Raise `StepsDiverged` if the step's receipt names a run that this ledger does not have.
 
-        Without it, the run would be paid for again. In a replay any missing run is a divergence.
+        Without it, the run would be paid for again. A receipt of a step with unfinished runs counts
+        for nothing. In a replay it is always raised: `asked` has no record.
         """
         if self.replaying:
             self._diverge(step=path, field="run", recorded=None, now=asked.goal)

@@ -31,6 +31,7 @@ from tallystick.runtime.runs.history import skip_answered, whole_records
 from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import key_of
+from tallystick.steps.decorator import current_step, run_ref, running_on_record
 from tallystick.steps.replay import (
     RecordedRun,
     StepDivergence,
@@ -38,7 +39,6 @@ from tallystick.steps.replay import (
     StepReplay,
     StepsReport,
 )
-from tallystick.steps.step import current_step, run_ref, running_on_record
 from tallystick.steps.surroundings import RunSteps
 
 # The name of a run's own limits in a refusal.
@@ -55,7 +55,7 @@ async def run_in_steps(
     not is resumed. A replay raises `StepsDiverged` for that one.
 
     Raise `RunInDoubt`, `ResumeRefused` or `UsageError` if the run cannot be resumed: then nothing
-    was done, and the same request can be made again.
+    was done, and the same request can be made again. Raise what `start` and `resume` raise too.
     """
     request = dataclasses.replace(request, model=request.model or steps.model)
     found = steps.recorded
@@ -120,7 +120,7 @@ async def _continue_run(context: RunContext, request: RunRequest, steps: RunStep
 def _skip_answered(again: StepReplay | None, model: Model) -> None:
     """Advance a model that answers by position, such as those of tests, past the recorded calls.
 
-    Other models are left as they are.
+    Other models are left as they are. Raise what `StepReplay.history_of` raises.
     """
     if again is not None:
         runs = [run for found in again.history.runs.values() for run in found]
@@ -153,8 +153,8 @@ def _is_over(found: RecordedRun, records: Sequence[Record], *, limits_changed: b
 def _read_checked(ledger: Ledger, run: str) -> list[Record]:
     """Return the records of a run.
 
-    Raise `ResumeRefused` if its chain is not valid or a body was removed, and `RunNotFound` if it
-    is not there.
+    Raise `ResumeRefused` if its chain is not valid or a body was removed, `RunNotFound` if it is
+    not there, and `RecordUnreadable` for a body that is no record of this version.
     """
     bad = verify_ledger(ledger, [run]).first_bad
     if bad is not None:

@@ -28,6 +28,7 @@ from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import RefusedCall
 from tallystick.runtime.spend.scopes import ScopeRef
 from tallystick.steps.active import ActiveStep, key_of
+from tallystick.steps.decorator import call_around, current_step, refuse_if_replaying, within_step
 from tallystick.steps.replay import (
     RecordedRun,
     RunAsked,
@@ -35,7 +36,6 @@ from tallystick.steps.replay import (
     charges_of,
     inputs_digest,
 )
-from tallystick.steps.step import call_around, current_step, refuse_if_replaying, within_step
 from tallystick.storage.clock import new_id
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ class RunSteps(Surroundings):
         """
         refuse_if_replaying(run)
         active = current_step()
-        held = None if active is None else active.hold()
-        if held is not None:
-            held.name_run(run)
-        return cls(held, run=run)
+        if active is not None:
+            active.hold()
+            active.name_run(run)
+        return cls(active, run=run)
 
     @classmethod
     def for_request(
@@ -94,25 +94,25 @@ class RunSteps(Surroundings):
         if active is None or active.again is None:
             refuse_if_replaying(goal)
         caller = call_around(active)
-        held = None if active is None else active.hold()
-        if held is None or held.again is None:
-            found, run = None, new_id()
-        else:
+        if active is None:
+            return cls(None, run=new_id(), caller=caller)
+        active.hold()
+        found = None
+        if active.again is not None:
             try:
-                found = held.again.find(
-                    held.facts.path,
-                    request_of(held.again, held.model),
+                found = active.again.find(
+                    active.facts.path,
+                    request_of(active.again, active.model),
                     key=key_of(ledger()),
-                    in_order=held.is_here(),
+                    in_order=active.is_here(),
                     caller=caller,
                 )
             except BaseException:
-                held.let_go()
+                active.let_go()
                 raise
-            run = new_id() if found is None else found.run
-        if held is not None:
-            held.name_run(run)
-        return cls(held, run=run, recorded=found, caller=caller)
+        run = new_id() if found is None else found.run
+        active.name_run(run)
+        return cls(active, run=run, recorded=found, caller=caller)
 
     def __enter__(self) -> RunSteps:
         return self
@@ -297,12 +297,13 @@ class StepPlace:
                 seed=request.seed,
                 temperature=request.temperature,
                 schema=request.schema,
+                instructions=request.instructions,
             )
 
         return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)
 
     def here(self, run: str) -> RunSteps:
-        """Keep the steps around a run that is resumed or forked here open.
+        """Keep the steps around a run that is resumed or forked here open, inside the result.
 
         Raise `StepsDiverged` in a replay.
         """

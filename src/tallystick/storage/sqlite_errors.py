@@ -50,7 +50,8 @@ class StoreErrors(msgspec.Struct, frozen=True, kw_only=True):
     def of(self, error: BaseException, path: Path, *, waited_seconds: float) -> BaseException:
         """Return the store's error for one of SQLite or the system, or for undecodable text.
 
-        Any other is returned as it is. `waited_seconds` is for the message of `locked`.
+        Any other is returned as it is, and so is a `TimeoutError` that is not the system's.
+        `waited_seconds` is for the message of `locked`.
         """
         match error:
             case sqlite3.Error():

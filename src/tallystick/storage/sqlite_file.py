@@ -174,16 +174,22 @@ class SqliteFile:
                     db.execute("COMMIT")
 
     @contextlib.contextmanager
-    def writing(self, *, forced: bool = True) -> Iterator[sqlite3.Connection]:
+    def writing(
+        self, *, forced: bool = True, busy_seconds: float | None = None
+    ) -> Iterator[sqlite3.Connection]:
         """Give the connection of one transaction: it commits at the end, or undoes all on an error.
 
-        Raise `UsageError` inside another one of this thread: they do not nest. Raise `TimeoutError`
-        as `interruptible` says.
+        `busy_seconds` is the wait for other processes, by default that of the file. Raise
+        `UsageError` inside another one of this thread: they do not nest. Raise `TimeoutError` as
+        `interruptible` says.
         """
         self._check_wanted()
         with (
             self._translating_errors(),
-            self._writer.one(forced=forced, busy_seconds=self.busy_seconds) as db,
+            self._writer.one(
+                forced=forced,
+                busy_seconds=self.busy_seconds if busy_seconds is None else busy_seconds,
+            ) as db,
         ):
             yield db
 

@@ -19,6 +19,7 @@ import builtins
 import concurrent.futures
 import contextlib
 import functools
+import importlib.util
 import inspect
 import linecache
 import sys
@@ -273,13 +274,16 @@ class _Namespace:
         self._answer.update(content=value, ready=True)
 
     def _final_var(self, name: object) -> None:
-        """Finish with the value of a variable, by its name."""
+        """Finish with the value of a variable, by its name. Raise `NameError` if there is none.
+
+        Any other value than a text is the answer itself.
+        """
         if isinstance(name, str) and name not in self._variables:
             raise NameError(f"FINAL_VAR: there is no variable {name!r}. {self._show_vars()}")
         self._final(self._variables[name] if isinstance(name, str) else name)
 
     def _show_vars(self) -> str:
-        """List the variables of this session."""
+        """Return one line with the variables of this session and their types."""
         taken = {*self._injected, *_ANSWER_NAMES}
         found = [
             f"{name}: {type(value).__name__}"
@@ -306,7 +310,7 @@ class _Namespace:
     # -- programs --------------------------------------------------------------------------------
 
     def _remember(self, name: str, source: str) -> str:
-        """Keep the source for tracebacks, under a name that no earlier program has."""
+        """Keep the source for tracebacks, under a name that no earlier program has. Return it."""
         unique, number = name, 1
         while unique in self._seen:
             number += 1
@@ -348,6 +352,32 @@ class _Namespace:
         whole.stack[:] = frames
         lines = whole.format() if frames else whole.format_exception_only()
         report.traceback = "".join(lines)
+        report.line = self._line_of(error)
+
+    def _line_of(self, error: BaseException) -> str:
+        """Return the line that failed with its values, as the guest tells them; "" for none."""
+        found = [
+            (frame, number)
+            for frame, number in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename in self._seen
+        ]
+        if not found:
+            return ""
+        frame, number = found[-1]
+        line = linecache.getline(frame.f_code.co_filename, number)
+        return str(_guest_describe().describe_line(line, "", frame.f_locals, frame.f_globals))
+
+
+@functools.cache
+def _guest_describe() -> Any:  # noqa: ANN401 (a module that is no part of this package's imports)
+    """Return the module of the guest that describes values, loaded beside it as it is."""
+    path = Path(__file__).parents[1] / "guest/prelude/tallystick_guest/describe.py"
+    spec = importlib.util.spec_from_file_location("tallystick_guest_describe", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _assigned_last(last: ast.stmt | None) -> str:
@@ -527,9 +557,10 @@ class _Execution:
     def answer(self, name: str, request: bytes) -> bytes:
         """Return the encoded reply to a host call, and record the call.
 
-        A request or a reply over its limit is answered with an error reply. Raise `_Stopped` if no
-        host call is left, or a limit or a cancel ends the program. Raise `_HostFailure` with what
-        the host raised, or with `ReplayDiverged` beyond the recorded fuel.
+        A request or a reply over its limit is answered with an error reply. After the last recorded
+        answer, the program continues live. Raise `_Stopped` if no host call is left, or a limit or
+        a cancel ends the program. Raise `_HostFailure` with what the host raised, or with
+        `ReplayDiverged` beyond the recorded fuel.
         """
         limits, index = self._context.limits, len(self.calls)
         if index >= limits.host_calls:
@@ -857,11 +888,14 @@ def _result_of(
     if stopped is not None:
         error, exit_code = ProgramError(kind=KINDS[stop], message=stopped.message), NOT_RUN
     elif said is not None and not said.ok:
-        error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+        error = ProgramError(
+            kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+        )
         # An exit code has eight bits, as that of a process; that of a failure is never 0.
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)
     stdout = output.stdout.text(kept)
+    # The files of both streams are in `outputs`, that of stdout first.
     if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
@@ -884,6 +918,7 @@ def _result_of(
         error=error,
         stop=stop,
         charge=ProgramCharge(
+            # At least 1: a session takes a program without fuel for one that changed nothing.
             fuel=min(max(execution.fuel, 1), context.limits.fuel),
             wall_ms=execution.wall_ms,
             host_calls=len(execution.calls),

@@ -29,7 +29,8 @@ def json_values(
 ) -> st.SearchStrategy[Any]:
     """Draw whatever JSON can say, from `null` to nested lists and objects.
 
-    `integers` replaces integers of any size, for a reader that bounds them.
+    `integers` replaces integers of any size, for a reader that bounds them. Without `floats` there
+    are none. `max_leaves` bounds the number of plain values in all.
     """
     whole = st.integers() if integers is None else integers
     scalars: st.SearchStrategy[Any] = st.none() | st.booleans() | whole | texts(max_size=5)

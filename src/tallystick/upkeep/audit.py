@@ -225,7 +225,10 @@ class Audit:
         rows: Mapping[str, RunRow],
         acts: Mapping[str, Sequence[Act]],
     ) -> Iterator[tuple[str, str, str, str]]:
-        """Yield the run, its holder, the attachment, and the fault."""
+        """Yield each attachment that the holder of a run lacks, or keeps with another length.
+
+        The values are the run, its holder, the attachment, and the fault.
+        """
         for run, (id, byte_len), where in self._expected_attachments(rows, acts):
             session_id = self._seen[run].session_id
             assert session_id is not None
@@ -307,7 +310,10 @@ class Audit:
     def _expected_attachments(
         self, rows: Mapping[str, RunRow], acts: Mapping[str, Sequence[Act]]
     ) -> Iterator[tuple[str, tuple[str, int | None], str]]:
-        """Yield what the holder of each run must keep: run, attachment, and where it is named."""
+        """Yield what the holder of each run must keep: run, attachment, and where it is named.
+
+        Runs without a row are left out, and so is an ancestor that was imported with a fork.
+        """
         parents = {
             each.begun.parent for each in self._seen.values() if isinstance(each.begun, RunForked)
         }
@@ -327,7 +333,10 @@ class Audit:
     def _named_by(
         self, run: str, count: int
     ) -> Iterator[tuple[tuple[str, int | None], tuple[str, int]]]:
-        """Yield what a run names in its first `count` entries, and shares with its ancestors."""
+        """Yield what a run names in its first `count` entries, and shares with its ancestors.
+
+        What a run named before it was pruned is left out.
+        """
         walked: set[str] = set()
         while run not in walked:
             walked.add(run)
@@ -386,7 +395,10 @@ class Audit:
         return [BadRow(what="body", run=row.run, why=why)]
 
     def _total_faults(self, acts: Mapping[str, Sequence[Act]]) -> list[BadRow]:
-        """Return contradictions between totals, reservations, and the charges in records."""
+        """Return contradictions between totals, reservations, and the charges in records.
+
+        If the totals cannot be read, the result is that error.
+        """
         charged: list[Amount] = []
         for run, seen in self._seen.items():
             own = [act.kind for act in acts.get(run, ()) if act.kind != "erased"]
@@ -461,7 +473,8 @@ class Audit:
     def _count_fault(self, noted: SessionRun, session: str) -> str | None:
         """Return what a session has wrong about a run that it lists; None if nothing.
 
-        A higher count than that of the records is no fault.
+        A higher count than that of the records is no fault. Figures are only compared for a run
+        that has ended and was not resumed.
         """
         if self._is_of_other(noted.run, session):
             return "the session lists this run, whose records do not name the session"
@@ -496,7 +509,10 @@ def _interpreters(book: SessionBook, session: str) -> list[tuple[str, Left]]:
 def _not_held(
     book: SessionBook, session: str, held: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each attachment that a session needs and does not keep, with a description."""
+    """Yield each attachment that a session needs and does not keep, with a description.
+
+    One that it keeps with another length counts too.
+    """
     holder = snapshots_holder(session)
     for which, left in _interpreters(book, session):
         for ref in left.attachments:
@@ -558,7 +574,10 @@ def verify_references(
 def _missing_of_sessions(
     ledger: SqliteLedger, attachments: CollectableAttachments
 ) -> list[BadAttachment]:
-    """Return the attachments that sessions need for interpreters and do not keep."""
+    """Return the attachments that sessions need for interpreters and do not keep.
+
+    Raise `StoreError` if the sessions cannot be read.
+    """
     book = stores_of(ledger).sessions.book
     if not book.exists:
         return []
@@ -635,7 +654,10 @@ def _row_faults(row: RunRow, latest: Act | None) -> list[BadRow]:
 
 
 def _not_covered(runs: Sequence[str], *, has_acts: bool) -> tuple[str, ...]:
-    """Return the checks that are not possible for `runs`, which an older version created."""
+    """Return the checks that are not possible for `runs`, which an older version created.
+
+    The result is empty for no runs.
+    """
     if not runs:
         return ()
     whose = (

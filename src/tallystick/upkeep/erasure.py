@@ -34,6 +34,7 @@ from tallystick.memory.forget import (
     RunsErased,
     announced_runs,
     begin_forgetting,
+    expired_ids,
     exports_of,
     forget,
     ids_with_content,
@@ -232,7 +233,10 @@ class Erasure:
             return Kept(run=run, why=f"cannot be pruned: {error}")
 
     def _find(self) -> tuple[TextForms, Survey, tuple[str, ...]]:
-        """Return the needles, where they were found, and the ids of notes that may be erased."""
+        """Return the needles, where they were found, and the ids of notes that may be erased.
+
+        Notes that may not be erased, and runs that only the owner may erase, go into the result.
+        """
         may = preview_forget(self._memory, self._ids, actor=self._actor, strategy=self._strategy)
         ids = (*(note.id for note in may.notes), *may.gone)
         texts = {note.id: note.content for note in may.notes if note.content != REDACTED}
@@ -346,7 +350,9 @@ class Erasure:
     ) -> tuple[str | None, Collection[str]]:
         """Remove images and variables from sessions. Return a note, and the images that stay.
 
-        The note is None if the file of sessions was written anew. Sessions in use are skipped.
+        Images that erased runs left are removed, and for the owner those that have the text, and
+        variables with it. The note is None if the file of sessions was written anew. Sessions in
+        use are skipped.
         """
         sessions = stores_of(self._ledger, attachments=self._attachments).sessions
         if not sessions.book.exists:
@@ -456,7 +462,11 @@ class Erasure:
     def _output_files(
         self, needles: TextForms, found: Survey, going: Collection[str]
     ) -> list[Path]:
-        """Return the output files to delete: those of erased runs, and those that have the text."""
+        """Return the output files to delete: those of erased runs, and those that have the text.
+
+        For an agent, only the former. Files of runs in `found` that are running are left out, even
+        if they have the text.
+        """
         ours = set(self._output_of_runs(found, going))
         busy = {found.sessions.get(run) for run in found.runs if is_running(self._ledger, run)}
         return [
@@ -484,13 +494,17 @@ def _remedy(run: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """A choice of notes, in one of these ways. A principal and a session are one way."""
+    """A choice of notes, in one of these ways. A principal and a session are one way.
+
+    `expired` are the notes whose time is over.
+    """
 
     ids: tuple[str, ...] = ()
     subject: str | None = None
     principal: str | None = None
     session_id: str | None = None
     criteria: Criteria | None = None
+    expired: bool = False
 
     @property
     def by(self) -> str:
@@ -500,12 +514,14 @@ class Which:
             "subject": self.subject is not None,
             "provenance": self.principal is not None or self.session_id is not None,
             "criteria": self.criteria is not None,
+            "expired": self.expired,
         }
         given = [way for way, said in ways.items() if said]
         if len(given) != 1:
             said = " and ".join(given) or "nothing"
             raise UsageError(
-                f"notes are chosen in one way: ids, subject, provenance or criteria; not by {said}"
+                "notes are chosen in one way: ids, subject, provenance, criteria or expired; not "
+                f"by {said}"
             )
         return given[0]
 
@@ -522,12 +538,21 @@ class Which:
                 return list(self.ids)
             case "subject":
                 ids = subject_ids(store, self.subject or "")
+            case "expired":
+                return expired_ids(store, owner=memory.reader)
             case "provenance":
                 ids = provenance_ids(store, principal=self.principal, session_id=self.session_id)
             case _:
                 return matching_ids(store, self.criteria or Criteria(), owner=memory.reader)
         # Notes that the reader may not see must not be revealed, not even by their ids.
         return visible_ids(store, ids, reader=memory.reader)
+
+
+# The strategy for notes that were chosen in a way, if none is given; else soft deletion.
+USUAL_STRATEGY = {
+    "subject": ForgetStrategy.REDACT,
+    "expired": ForgetStrategy.HARD_DELETE,
+}
 
 
 def forget_notes(
@@ -540,15 +565,15 @@ def forget_notes(
 ) -> Erased:
     """Forget notes. If their text is erased, it is erased from the runs of `ledger` first.
 
-    The default strategy is soft deletion, for a subject redaction. Without `ledger`, or with a
-    strategy that keeps the text, runs are left alone. If no note is chosen, or with `dry_run`,
-    nothing is changed. Raise `UsageError` if the notes are chosen in no way or in two. Raise
-    `NoteInvalid` for a blank subject, empty criteria, or more than 200,000 notes, and
-    `BackendUnsupported` for `consolidate`.
+    The default strategy is soft deletion, for a subject redaction, for expired notes hard deletion.
+    Without `ledger`, or with a strategy that keeps the text, runs are left alone. If no note is
+    chosen, or with `dry_run`, nothing is changed. Raise `UsageError` if the notes are chosen in no
+    way or in two. Raise `NoteInvalid` for a blank subject, empty criteria, or more than 200,000
+    notes, and `BackendUnsupported` for `consolidate`.
     """
     by = which.by
     if strategy is None:
-        strategy = ForgetStrategy.REDACT if by == "subject" else ForgetStrategy.SOFT_DELETE
+        strategy = USUAL_STRATEGY.get(by, ForgetStrategy.SOFT_DELETE)
     ids = which.select_ids(memory)
     why = "asked" if by == "ids" else by
     actor, key = memory.reader, memory.keys.current

@@ -15,7 +15,6 @@ record.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -26,8 +25,8 @@ from tallystick.attachments.port import AttachmentError, Transaction
 from tallystick.attachments.session import snapshots_holder as snapshots_of
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Head, Header, Root, Sealed, check_entry, draft_of, root_of
+from tallystick.core.duration import duration_ms
 from tallystick.core.errors import (
-    InvalidLimit,
     LedgerConflict,
     LedgerCorrupt,
     LedgerError,
@@ -204,9 +203,6 @@ def disk_bytes(ledger: SqliteLedger) -> int:
     return sum(path.stat().st_size for path in (ledger.path, log) if path.exists())
 
 
-_AGE = re.compile(r"(0|[1-9][0-9]{0,5})([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
-_HOUR_MS = 3_600_000
 _TOGETHER = 256
 _FREE_SHARE = 8
 # Up to this size, writing the file again takes so little time that it is always done.
@@ -224,12 +220,8 @@ def age_ms(text: str) -> int:
     The number has at most six digits, without a leading zero. Raise `InvalidLimit` for any other
     text.
     """
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise InvalidLimit(
-            field="older-than", given=text, why="a number of hours, days or weeks: 12h, 30d, 2w"
-        )
-    return int(found[1]) * _HOURS[found[2]] * _HOUR_MS
+    why = "a number of hours, days or weeks: 12h, 30d, 2w"
+    return duration_ms(text, field="older-than", units="hdw", why=why)
 
 
 def _first_id_after(ms: int) -> str:
@@ -332,12 +324,18 @@ class Pruner:
             after = rows[-1].run
 
     def _oldest_kept(self, keep: int) -> str:
-        """Return the oldest of the newest `keep` runs and steps that no program started."""
+        """Return the oldest of the newest `keep` runs and steps that no program started, by its id.
+
+        If there are fewer, return "0", which sorts before every id.
+        """
         found = self._ledger.runs(_OUTERMOST, skip=keep - 1, most=1, newest_first=True)
         return found[0].run if found else _BEFORE_ALL
 
     def _is_kept(self, row: RunRow, kept_from: str) -> bool:
-        """Return True if a run, or the outermost run around it, is among the newest."""
+        """Return True if a run, or the outermost run around it, is among the newest.
+
+        False if one of the runs around it is not here.
+        """
         seen = {row.run}
         while row.caller is not None and row.caller not in seen:
             seen.add(row.caller)
@@ -350,7 +348,7 @@ class Pruner:
     def look(self, run: str) -> Pruned | Kept:
         """Return what pruning a run would remove, or why it is kept. Nothing is changed.
 
-        Raise `RunNotFound` if it is not here.
+        Raise `RunNotFound` if it is not here, and the errors of the ledger and the attachments.
         """
         found = self._examine(self._row(run), gone=self._would)
         return found if isinstance(found, Kept) else self._note_prunable(found)
@@ -424,7 +422,7 @@ class Pruner:
         return None
 
     def _is_open(self, steps: str) -> bool:
-        """Return True if a chain of steps is here and has a step that has not ended."""
+        """Return True if a chain of steps is here, and has an open step or is not valid."""
         row = None if steps in self._left else self._ledger.row(steps)
         if row is None:
             return False
@@ -484,8 +482,9 @@ class Pruner:
         """Record that a run is pruned, and `why`, and release its attachments, forced.
 
         Return their ids. Missing receipts are written first. A run that is marked already, moved
-        away or a copy gets no record. Without a holder of its own nothing is released, and the
-        result is empty. Raise `LedgerConflict` if the run was changed since `plan` was made.
+        away or a copy gets no record, and the result also has the ids that its records name.
+        Without a holder of its own nothing is released, and the result is empty. Raise
+        `LedgerConflict` if the run was changed since `plan` was made.
         """
         session = self._own_session(plan)
         ids = [] if session is None else self._held_by(session)
@@ -572,11 +571,11 @@ class Pruner:
         in proportion to what was removed. `whole` does it in any case. While a run is running
         nothing is done.
         """
-        # A running run could not write meanwhile, and would fail after its waiting time.
-        working = next(running_runs(self._ledger), None)
-        if working is not None:
-            return f"the ledger's file keeps its size for now: run {working} is running"
         try:
+            # A running run could not write meanwhile, and would fail after its waiting time.
+            working = next(running_runs(self._ledger), None)
+            if working is not None:
+                return f"the ledger's file keeps its size for now: run {working} is running"
             size = disk_bytes(self._ledger)
             large = size > _SMALL_BYTES and size > self._ledger.free_bytes() * _FREE_SHARE
             if large and not whole:

@@ -128,7 +128,10 @@ class TextForms:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Yield the text itself, and the parts of a long one that are long enough to be specific."""
+    """Yield the text itself, and the parts of a long one that are long enough to be specific.
+
+    Nothing is yielded for a text of under 12 characters, and at most 200 parts.
+    """
     if len(text) < TEXT_CHARS_MIN:
         return
     yield text
@@ -432,7 +435,7 @@ def _entries(ledger: SqliteLedger, run: str) -> Iterator[tuple[Sealed, Record | 
 
 
 def _add_families(because: dict[str, Because], seen: dict[str, _RunFacts]) -> None:
-    """Add the families: callers, children, forks, later runs of the session, and their families."""
+    """Add families to `because`: callers, children, forks, later runs of a session, and theirs."""
     # Between a caller and a child the text may pass in both directions, with the goal and with the
     # answer. A fork has what its parent had, and a later run what an earlier one left, not the
     # other way round.

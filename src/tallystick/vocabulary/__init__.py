@@ -2,18 +2,22 @@
 
 These names are the contract of this module; what else is in the package is internal.
 
-- `check_program(source, vocabulary, ...)` reads a program and returns the `ValidationResult`
-- `Vocabulary` is the terms: functions, tools, skills, and a `Thesaurus` from `read_thesaurus`
+- `check_program` reads a program and returns the `ValidationResult`; `Uncovered` is a place that
+  the check cannot read
+- `Vocabulary` is the terms: functions, tools, skills, and a `Thesaurus` from `read_thesaurus`,
+  which raises `ThesaurusInvalid`
 - `Rules` are the strictness and its numbers: `PERMISSIVE`, `NORMAL` and `STRICT` are the presets
-- `decide` says what follows from a verdict: `Pass`, `Retry`, `Warn`, `Block` or `Escalate`
-- `read_vocabulary` makes the value of `Session(vocabulary=)`, so that runs are checked
-- `read_python` or `read_shell`, then `validate`, do the same without a sandbox
+- `decide` returns the `Decision` that follows: `Pass`, `Retry`, `Warn`, `Block` or `Escalate`
+- `read_vocabulary` makes the value of `Session(vocabulary=)`, a `VocabularyAsked`, so that runs are
+  checked
+- `read_python` or `read_shell` return a `Program`; with `validate` that needs no sandbox
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from tallystick.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tallystick.vocabulary.alone import check_program
@@ -35,26 +39,7 @@ if TYPE_CHECKING:
     )
     from tallystick.vocabulary.program import Program, Uncovered, read_python
     from tallystick.vocabulary.shell import read_shell
-    from tallystick.vocabulary.terms import (
-        Thesaurus,
-        ThesaurusInvalid,
-        Vocabulary,
-        read_thesaurus,
-    )
-
-# Where each name is. A run without a vocabulary imports none of these modules.
-_MODULES = {
-    "alone": ("check_program",),
-    "capability": ("VocabularyAsked", "read_vocabulary"),
-    "check": (
-        *("NORMAL", "PERMISSIVE", "STRICT", "Block", "Decision", "Escalate", "Pass", "Retry"),
-        *("Rules", "ValidationResult", "Warn", "decide", "validate"),
-    ),
-    "program": ("Program", "Uncovered", "read_python"),
-    "shell": ("read_shell",),
-    "terms": ("Thesaurus", "ThesaurusInvalid", "Vocabulary", "read_thesaurus"),
-}
-_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+    from tallystick.vocabulary.terms import Thesaurus, ThesaurusInvalid, Vocabulary, read_thesaurus
 
 __all__ = [
     "NORMAL",
@@ -83,13 +68,18 @@ __all__ = [
     "validate",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'tallystick.vocabulary' has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "tallystick.vocabulary.alone": "check_program",
+            "tallystick.vocabulary.capability": "VocabularyAsked read_vocabulary",
+            "tallystick.vocabulary.check": (
+                "Block Decision Escalate NORMAL PERMISSIVE Pass Retry Rules STRICT "
+                "ValidationResult Warn decide validate"
+            ),
+            "tallystick.vocabulary.program": "Program Uncovered read_python",
+            "tallystick.vocabulary.shell": "read_shell",
+            "tallystick.vocabulary.terms": "Thesaurus ThesaurusInvalid Vocabulary read_thesaurus",
+        },
+    )

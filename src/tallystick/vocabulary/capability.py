@@ -113,8 +113,8 @@ class VocabularyCapability(CapabilityBase):
 
         A recorded run is checked with its own thesaurus and skills, not with those of this client.
         Raise `ThesaurusInvalid` if the thesaurus has a fault, and `UsageError` if its programs are
-        read in a way that this version does not know. Raise an `AttachmentError` if what a recorded
-        run kept cannot be read.
+        read in a way that this version does not know. Raise `NotSupported` for an unknown sandbox,
+        and an `AttachmentError` if what a recorded run kept cannot be read.
         """
         if started.vocabulary is None:
             return None

@@ -536,8 +536,8 @@ def test_without_a_price_money_is_no_measure_unless_it_is_limited() -> None:
         "tokens_in": 100, "tokens_out_wanted": 90, "tokens_out_min": 1, "price": None
     }  # fmt: skip
 
-    assert tree.affordable_output("plan", **unpriced) == 50
+    assert affordable_output(tree.remaining("plan"), **unpriced) == 50
     tree.rearm("run", Budget(tokens=150, usd=10**9))
     with pytest.raises(BudgetUnpriced):
-        tree.affordable_output("plan", **unpriced)
-    assert tree.affordable_output("plan", **unpriced, usd_waived=True) == 50
+        affordable_output(tree.remaining("plan"), **unpriced)
+    assert affordable_output(tree.remaining("plan"), **unpriced, usd_waived=True) == 50

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.citation.correct import is_correct
 
-from tallystick.core.citation.cited import Citation, citation_of, citations_of, is_correct
+from tallystick.core.citation.cited import Citation, citation_of, citations_of
 from tallystick.core.citation.claims import Documents
 from tallystick.sandbox.text import HostText
 

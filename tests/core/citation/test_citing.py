@@ -7,8 +7,9 @@ import json
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.core.citation.correct import is_correct
 
-from tallystick.core.citation.cited import Citation, Cited, Unchecked, check_answer, is_correct
+from tallystick.core.citation.cited import Citation, Cited, Unchecked, check_answer
 from tallystick.core.citation.claims import Documents
 from tallystick.sandbox.text import HostText
 

@@ -41,6 +41,12 @@ FROZEN = SETS[:2]
 FOLDERS = (DATA, Path("cut"))
 
 
+def attempts_of(history: History, intent: int) -> int:
+    last = history.begun(Key("host", intent))[-1]
+    assert isinstance(last, CallHost)
+    return last.attempt
+
+
 def prefixes(ledger: SqliteLedger) -> Iterator[list[Record]]:
     for row in ledger.runs():
         try:
@@ -71,7 +77,7 @@ def views(history: History) -> dict[str, object]:
         "snapshots": history.snapshots,
         "files": history.files,
         "effects": {
-            each.intent: history.times_begun(each.intent)
+            each.intent: attempts_of(history, each.intent)
             for each in records
             if isinstance(each, CallHost)
         },

@@ -157,8 +157,8 @@ def test_a_schema_is_recorded_in_the_order_it_was_written() -> None:
         (b"", "s.json: cannot be read: no JSON: Expecting value at character 1"),
         (b"\xff", "s.json: cannot be read: not UTF-8"),
         (b"[]", "s.json: schema: a schema is a JSON object, not list"),
-        (b'{"type":"object","pattern":"a"}', "s.json: schema: 'pattern' is not supported"),
-        (b'{"properties":{"a":{"$ref":"#"}}}', "s.json: schema.a: '$ref' is not supported"),
+        (b'{"type":"object","not":{}}', "s.json: schema: 'not' is not supported"),
+        (b'{"properties":{"a":{"$ref":"#"}}}', "s.json: schema.a.a: # refers to itself"),
         (b'{"minimum":NaN}', "s.json: cannot be read: NaN is no JSON value"),
         (b'{"type":"null","type":"null"}', 's.json: cannot be read: "type" stands twice'),
         (b" " * (SCHEMA_BYTES_MAX + 1), "s.json: a schema has at most 64,000 bytes"),
@@ -175,7 +175,7 @@ def test_a_bad_schema_is_refused_in_a_line_that_names_the_file(raw: bytes, why: 
 
 @pytest.mark.parametrize(
     "schema",
-    [[], "x", {"enum": [{1, 2}]}, {"const": float("nan")}, {"title": "\ud800"}, {"pattern": "a"},
+    [[], "x", {"enum": [{1, 2}]}, {"const": float("nan")}, {"title": "\ud800"}, {"pattern": "("},
      {"description": "x" * 9_000}],
 )  # fmt: skip
 def test_a_schema_from_python_that_is_none_is_refused(schema: Any) -> None:

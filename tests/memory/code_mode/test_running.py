@@ -23,10 +23,9 @@ from tallystick.memory import (
     Recall,
     WallTimeExceeded,
 )
-from tallystick.memory.code_mode import running
 from tallystick.memory.memory import Memory
 from tallystick.memory.recall import shortlist
-from tallystick.memory.recall.recall import OpenScope
+from tallystick.memory.recall.recall import OpenScope, Strategy
 from tallystick.sandbox.wasm.sandbox import WasmInterpreter
 from tallystick.settings.paths import cache_directory
 
@@ -103,6 +102,17 @@ def test_what_is_no_program_is_refused_before_anything_is_done(
     assert receipts(memory) == 0
 
 
+def test_a_program_by_words_loads_no_model(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Memory] = []
+    monkeypatch.setattr(Memory, "_load_embedder", lambda self: loaded.append(self))
+
+    strategies: tuple[Strategy, ...] = ("lexical", "exact", "auto")
+    for strategy in strategies:
+        made = memory.run_program(LISTED, budget=PATIENT, strategy=strategy)
+        assert made.records_seen == 1 or strategy == "exact"
+        assert bool(loaded) is (strategy == "auto")
+
+
 def test_an_error_has_what_was_gathered(memory: Memory) -> None:
     operation = Recall(query="ferry", k=1)
 
@@ -129,7 +139,7 @@ def test_the_index_and_the_counts_are_made_before_the_time_begins(
         counted.append(len(numbers))
         return usual(db, numbers, count)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tallystick.memory.recall.index.content_tokens", counting)
+    monkeypatch.setattr("tallystick.memory.recall.contents.content_tokens", counting)
 
     memory.prepare()
     made_ready = sum(counted)
@@ -147,8 +157,8 @@ def test_making_ready_is_not_counted(
     wall_ms = 2_000
     prepare, of_session = Memory.prepare, WasmInterpreter.prepare
 
-    def slowly(self: Memory) -> None:
-        prepare(self)
+    def slowly(self: Memory, *, strategy: Strategy = "auto") -> None:
+        prepare(self, strategy=strategy)
         time.sleep(2.5)
 
     async def slow_session(self: WasmInterpreter) -> None:
@@ -198,13 +208,3 @@ def test_a_call_that_was_cut_ends_soon_and_writes_nothing(
     memory.close()
     assert time.monotonic() - began < 30
     assert receipts(memory) == 0
-
-
-def test_every_name_of_the_package_is_there_and_has_a_docstring() -> None:
-    for name in tallystick.memory.__all__:
-        found = getattr(tallystick.memory, name)
-        assert name == "PYTHON_FORM" or found.__doc__, name
-    with pytest.raises(AttributeError, match="no attribute 'nosuch'"):
-        _ = tallystick.memory.nosuch
-    assert set(tallystick.memory.__all__) <= set(dir(tallystick.memory))
-    assert running.MemoryHost.__doc__

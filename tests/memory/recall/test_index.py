@@ -22,6 +22,7 @@ from tests.memory.memory_store import Clock, a_note, open_memory
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.forget import forget
+from tallystick.memory.recall.contents import Contents
 from tallystick.memory.recall.index import StandingIndex
 from tallystick.memory.recall.scope import Profile
 from tallystick.memory.recall.selection import EVERYTHING, NOW, select_notes
@@ -57,10 +58,13 @@ looks = st.lists(st.booleans(), min_size=9, max_size=9)
 def followed(world: World, steps: list[Act], looked: list[bool]) -> StandingIndex:
     """An index that was asked now and then while things happened."""
     index = StandingIndex(world.memory)
+    index.keep()
     index.follow()
-    for step, there in zip(steps, looked, strict=False):
+    for at, (step, there) in enumerate(zip(steps, looked, strict=False)):
         world.do(step)
         if there:
+            if at % 2:
+                index.keep()
             assert index.follow() == world.memory.head().count
     return index
 
@@ -154,7 +158,7 @@ def test_an_index_of_mostly_erased_notes_is_made_anew(
         forget(memory, gone, actor=None, strategy=ForgetStrategy.HARD_DELETE, scrub=False)
 
         assert numbers(index, at=clock.now) == [made[2].seq]
-        held = index._postings._held
+        held = index._held.postings._held
         assert list(held) == ["secret2"]
 
 
@@ -198,7 +202,7 @@ def test_an_index_that_was_interrupted_is_whole_afterwards(
         remember_all(memory, [a_note("tea"), a_note("coffee")])
         index = StandingIndex(memory)
         with monkeypatch.context() as patch:
-            patch.setattr(StandingIndex, "_read_vectors", lambda *_: 1 / 0)
+            patch.setattr(Contents, "add_vectors", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 index.follow()
 

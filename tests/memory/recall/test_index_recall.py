@@ -29,14 +29,14 @@ from tests.memory.memory_store import Clock, a_note, open_memory, quick_folder
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import ModelMismatch
 from tallystick.memory.forget import forget
-from tallystick.memory.recall import recall as finding
 from tallystick.memory.recall import shortlist
 from tallystick.memory.recall.index import StandingIndex
 from tallystick.memory.recall.recall import Asking, Recalled, recall, verify_recall
 from tallystick.memory.recall.scope import Profile
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import RecallDiffers, receipt_bytes, sign
-from tallystick.memory.remember import relate, remember, remember_all
+from tallystick.memory.remember import remember, remember_all
+from tallystick.memory.sharing import relate
 from tallystick.memory.store.records import ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 
@@ -125,10 +125,7 @@ def test_a_scope_that_is_not_large_is_ranked_as_ever(
         profile = data.draw(st.sampled_from([Profile(), Profile(related=1, importance=1)]))
         made = asked(world, query, None, embedder, reader=reader, profile=profile)
 
-        with pytest.MonkeyPatch.context() as patch:
-            # As if the store had many notes more than the scope has.
-            patch.setattr(finding, "_is_large", lambda db: True)
-            quick = asked(world, query, index, embedder, reader=reader, profile=profile, as_of=seq)
+        quick = asked(world, query, index, embedder, reader=reader, profile=profile, as_of=seq)
 
         assert (quick.hits, quick.notes) == (made.hits, made.notes)
         assert quick.remarks == made.remarks

@@ -19,7 +19,8 @@ from tallystick.memory.forget import begin_forgetting, forget
 from tallystick.memory.note import Note, NoteScope, Permission
 from tallystick.memory.recall.recall import Asking, recall
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import record_access, relate, remember, share
+from tallystick.memory.remember import record_access, remember
+from tallystick.memory.sharing import relate, share, share_notes
 from tallystick.memory.store.projection import PROJECTION_TABLES
 from tallystick.memory.store.records import (
     EVENT_TYPES,
@@ -172,6 +173,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         two = remember(memory, a_note("Paris", key="city", related_to=(one,)), origin="run:1").id
         three = remember(memory, a_note("London", key="city")).id
         share(memory, one, actor=None, with_agent="bob", permission=Permission.READ)
+        everything = {"owner": "ada", "actor": "ada", "with_agent": "eve"}
+        share_notes(memory, **everything, permission=Permission.READ, tag="a")
         relate(memory, one, two, actor=None, relation="supports", weight=0.5)
         record_access(memory, [one, two])
         recall(memory, "first", Asking(agent_id="ada"), key=Key(id="k", secret=b"s" * 32))
@@ -226,7 +229,7 @@ def test_a_memory_that_nobody_touched_is_valid(written: Path) -> None:
         report = verify_memory(memory)
 
     assert (report.valid, report.error_message) == (True, None)
-    assert report.total_records == report.verified_records == 18
+    assert report.total_records == report.verified_records == 20
     assert report.erased == 1
 
 
@@ -349,7 +352,7 @@ def test_an_end_cut_off_with_its_head_is_found_with_a_head_kept_elsewhere(
 
     assert alone.valid
     assert not with_head.valid
-    assert "4 entries are there, the kept head counts 18" in (with_head.error_message or "")
+    assert "4 entries are there, the kept head counts 20" in (with_head.error_message or "")
 
 
 def test_a_log_written_anew_is_found_with_a_head_kept_elsewhere(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -173,6 +174,7 @@ async def batch(runner: ScriptedRunner, name: str) -> dict[str, object]:
             seed=0,
             temperature=None,
             wrap=lambda function: function,
+            deeper=lambda depth: nullcontext(),
             model=cast(Model, None),
             depth=runner.depth,
         ),

@@ -21,11 +21,11 @@ from tests.runtime.run.cut_children import (
     spent,
 )
 
-from tallystick import NOT_RECEIVED
 from tallystick.core.records import RunForked, RunStarted
 from tallystick.core.views.open_calls import Lookup
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model import NOT_RECEIVED
 from tallystick.model.port import ModelReply
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.in_doubt import close_calls

@@ -62,7 +62,7 @@ def test_a_name_that_programs_can_call_is_taken(name: str | None) -> None:
     ],
 )
 def test_functions_that_programs_could_not_tell_apart_are_refused_at_once(functions: Any) -> None:
-    with pytest.raises(UsageError, match=r"^functions: "):
+    with pytest.raises(UsageError, match=r"^(functions|tools): "):
         Session(functions=functions, ledger=MemoryLedger())
 
 
@@ -92,7 +92,7 @@ def test_a_closed_session_says_so(use: Callable[[Session], Any]) -> None:
     session = Session(model=ScriptedModel([]), ledger=MemoryLedger())
     session.close()
 
-    with pytest.raises(UsageError, match=r"^the session is closed"):
+    with pytest.raises(UsageError, match=r"^the agent is closed"):
         use(session)
     session.close()
 

@@ -179,7 +179,10 @@ def test_an_answer_that_never_matches_is_an_error(sandbox: WasmSandbox) -> None:
     ("call", "says"),
     [
         ("llm_query(5)", "prompt 0: text is needed, not int"),
-        ("llm_query('x', schema={'pattern': 'a'})", "'pattern' is not supported"),
+        (
+            "llm_query('x', schema={'pattern': '('})",
+            "schema.pattern: the pattern '(' cannot be used",
+        ),
         ("llm_query('x', schema={'type': 'date'})", "'date' is none of"),
         ("llm_query('x', schema=object)", "cannot cross"),
         ("llm_query('x', model='gpt-99')", "is not for programs"),

@@ -79,7 +79,7 @@ def test_words_that_do_not_fit_a_schema_are_asked_for_again(sandbox: WasmSandbox
         strategy="code",
     )
 
-    assert played.run.value == 7
+    assert played.run.data == 7
 
 
 def shown(run: Run) -> str:

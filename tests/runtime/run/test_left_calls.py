@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tallystick import NOT_RECEIVED, UNKNOWN
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.client import Session
 from tallystick.core.chain import Draft
@@ -25,6 +24,7 @@ from tallystick.core.records import (
 )
 from tallystick.core.resume_errors import RunInDoubt
 from tallystick.ledger.memory import MemoryLedger
+from tallystick.model import NOT_RECEIVED, UNKNOWN
 from tallystick.model.port import ModelError, ModelReply
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.in_doubt import close_calls, runs_in_doubt
@@ -85,7 +85,7 @@ def stopped(sandbox: WasmSandbox, place: str) -> Left:
     session = Session(
         model=model, ledger=ledger, attachments=attachments, sandbox=sandbox, pricing=PRICING
     )
-    going = session._loop.submit(session.arun("the goal"))
+    going = session.engine.loop.submit(session.arun("the goal"))
     assert model.wait_until_hung()
     session.close()
     assert going.done()
@@ -213,7 +213,7 @@ def test_a_call_that_was_left_when_its_sibling_failed_is_in_doubt(sandbox: WasmS
     session = Session(
         model=model, ledger=ledger, attachments=attachments, sandbox=sandbox, pricing=PRICING
     )
-    going = session._loop.submit(session.arun("the goal", watch=_fail_quick(model)))
+    going = session.engine.loop.submit(session.arun("the goal", watch=_fail_quick(model)))
     with pytest.raises(LedgerFull):
         going.result(20)
     ledger.full = False

@@ -27,7 +27,6 @@ from tests.runtime.run.cut_children import (
     spent,
 )
 
-from tallystick import UNKNOWN
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.errors import LedgerConflict, RunNotFound, UsageError
@@ -45,10 +44,10 @@ from tallystick.core.views.open_calls import Lookup
 from tallystick.ledger.port import RunRow
 from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
+from tallystick.model import UNKNOWN
 from tallystick.model.port import ModelReply
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.runs.history import (
-    is_child,
     records_of,
     require_no_children,
     require_not_awaited,
@@ -569,4 +568,4 @@ def test_a_ledger_that_is_reached_by_two_names_has_one_lock_for_a_run(
 
 
 def test_children_are_known_as_such(cut: SqliteLedger) -> None:
-    assert [is_child(cut, row.run) for row in at_rest(cut)] == [False, True]
+    assert [row.caller is not None for row in at_rest(cut)] == [False, True]

@@ -61,7 +61,7 @@ def test_what_a_program_answers_with_is_json_and_a_value(
 ) -> None:
     run = play(sandbox, [block(program)], schema=schema).run
 
-    assert (run.stop, run.answer, run.value) == ("answered", answer, value)
+    assert (run.stop, run.answer, run.data) == ("answered", answer, value)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_json_is_told_and_asked_for_again(sandbox: WasmSandbox, progr
 
     played = play(sandbox, [block(program), good], schema=SCHEMA)
 
-    assert (played.run.value, played.run.turns) == ({"name": "a", "tons": 1}, 2)
+    assert (played.run.data, played.run.turns) == ({"name": "a", "tons": 1}, 2)
     assert played.replayed().held
 
 
@@ -91,7 +91,7 @@ def test_a_run_whose_answers_never_fit_ends_with_the_last_and_replays(sandbox: W
 
     run = played.run
     assert (run.stop, run.answer, run.partial, run.turns) == ("no_progress", '{"name":2}', True, 3)
-    assert run.value is None
+    assert run.data is None
     assert played.replayed().held
     assert of(played, RunStarted)[0].schema == json.dumps(SCHEMA, separators=(",", ":"))
 
@@ -103,19 +103,19 @@ def test_a_typed_run_is_resumed_and_forked_under_its_schema(sandbox: WasmSandbox
         stopped = session.run("what?", schema=SCHEMA, limits=RunLimits(turns=1))
         assert (stopped.stop, stopped.answer) == ("no_progress", '{"name":1}')
         resumed = session.resume(stopped.run, limits=RunLimits(turns=3))
-        assert resumed.value == {"name": "a", "tons": 1}
+        assert resumed.data == {"name": "a", "tons": 1}
         assert session.replay(stopped.run).held
         assert session.resume(stopped.run) == resumed
     with session_of(sandbox, [bad, good], ledger) as session:
         forked = session.fork(stopped.run, turn=0, limits=RunLimits(turns=5))
-        assert (forked.turns, forked.value) == (2, {"name": "a", "tons": 1})
+        assert (forked.turns, forked.data) == (2, {"name": "a", "tons": 1})
 
 
 def test_a_bad_schema_is_refused_before_anything_is_written(sandbox: WasmSandbox) -> None:
     ledger = MemoryLedger()
     with session_of(sandbox, [], ledger) as session:
-        with pytest.raises(UsageError, match="'pattern' is not supported"):
-            session.run("what?", schema={"pattern": "a"})
+        with pytest.raises(UsageError, match="'not' is not supported"):
+            session.run("what?", schema={"not": {"const": "a"}})
         assert list(ledger.runs()) == []
 
 
@@ -126,7 +126,7 @@ def test_a_child_run_has_no_schema(sandbox: WasmSandbox) -> None:
         sandbox, [program, block("FINAL('somebody')")], schema=SCHEMA, strategy="recursive"
     )
 
-    assert played.run.value == {"name": "somebody", "tons": 1}
+    assert played.run.data == {"name": "somebody", "tons": 1}
 
 
 def test_an_old_start_has_no_schema_and_is_read() -> None:

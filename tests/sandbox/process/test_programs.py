@@ -490,7 +490,7 @@ def test_sessions_go_on_in_a_new_launcher_when_the_old_one_was_killed() -> None:
     sandbox = made_sandbox()
     with opened(sandbox) as session:
         session.value("kept = 1")
-        launcher = sandbox.launcher_pid
+        launcher = sandbox._launcher.pid
         assert launcher is not None
         os.kill(launcher, 9)
         until = time.monotonic() + 10

@@ -230,6 +230,7 @@ def turn_lines(timed: Sequence[_Timed], *, full: bool) -> Iterator[str]:
                 if full or not any(sources):
                     yield from _prefix("", record.text.splitlines(), full=full)
             case RunProgram():
+                # Fewer if another version read the reply in another way.
                 source = sources[record.part] if record.part < len(sources) else ""
                 if not full:
                     yield from _prefix(">>> ", source.splitlines(), full=True)

@@ -214,6 +214,7 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
     first = next(ledger.read(row.run, stop=1), None)
     if first is not None and _is_of_steps(first):
         lines = step_lines(records := list(records_of(ledger, row.run)))
+        # Without one, every record of the steps was erased: listed as any chain that was pruned.
         if lines:
             return _steps_row(row, lines, pruned=isinstance(records[-1], RunPruned))
     # The first record and the last ones are enough for a run that has ended. Reading all of each
@@ -360,7 +361,10 @@ def _list_doubts(stores: FileStores, *, as_json: bool) -> int:
 
 
 def _holds(ledger: Ledger, scopes: Scopes) -> list[Hold]:
-    """List the reservations in the total, after releasing those of calls that were never sent."""
+    """List the reservations in the total, after releasing those of calls that were never sent.
+
+    If the ledger cannot be written, those are left out all the same.
+    """
     # If the ledger cannot be written, list it all the same; the unsent calls are left out below.
     with contextlib.suppress(LedgerError):
         release_unsent(ledger, scopes)
@@ -491,7 +495,10 @@ def _find_run(ledger: Ledger, scopes: Scopes, run: str) -> str:
 
 
 def _close(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
-    """Close the open model calls of a run, and its reservations in the total."""
+    """Close the open model calls of a run, and its reservations in the total.
+
+    They are charged with `charge`, else released. A run that is gone has reservations only.
+    """
     try:
         return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())
     except RunNotFound:

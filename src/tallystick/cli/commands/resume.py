@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.driving import Display, open_session, waiting_lines, word_on_terminal
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
@@ -20,7 +21,6 @@ from tallystick.cli.options import (
 from tallystick.cli.parts import JSON, echo_error_line, echo_json, echo_line, stack_options
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
-from tallystick.client import Session
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
@@ -129,7 +129,7 @@ def resume_run(
 
     `decided` is about what the run waits for. If it waits again, the person at this terminal is
     asked. A run that has answered is only shown. Raise `RunNotFound`, `RunInDoubt` or another error
-    of `Session.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is
+    of `Agent.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is
     needed and missing, or given and not needed, and what `open_session` raises.
     """
     ledger = open_stores(ledger_path()).ledger
@@ -143,7 +143,7 @@ def resume_run(
     bound(found, waits, decided or decided_left(ledger, found, [each.sha256 for each in waits]))
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # Showing the answer needs no model, so do not open one: its file or key may be gone.
-        with Session(ledger=ledger, config=None) as session:
+        with Agent(ledger=ledger, config=None) as session:
             return display.end(session.resume(found))
     if steal and is_running(ledger, found):
         click.echo(
@@ -464,7 +464,7 @@ def replay_command(
     if has_skills(ledger, found) and not no_skills:
         settings = load_settings()
         skills = skills_for(settings, skill_directories, none=False, quiet=True) or NO_SKILLS
-    with Session(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
+    with Agent(ledger=ledger, skills=skills, config=None, say=Sayer()) as session:
         try:
             timeout_ms = None if timeout is None else round(timeout * 1000)
             report = session.replay(found, timeout_ms=timeout_ms)

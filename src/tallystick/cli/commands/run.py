@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -238,7 +238,7 @@ def run_command(
                 inputs=inputs,
                 grants=[*settings.grants, *(f"{NET}{host}" for host in hosts)],
                 seed=seed,
-                schema=rule,
+                answer=cast("Any", rule),
                 skills=put_skills,
                 session=session,
                 sub_model=sub_model,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import datetime
 
 import click
-import msgspec
 
 from tallystick.cli.parts import JSON, echo_json, echo_line
-from tallystick.core.budget.amount import Budget, ScopeRow
-from tallystick.core.charge import nano_usd, shown_usd
+from tallystick.core.budget.amount import Budget
+from tallystick.core.charge import Money, nano_usd, shown_usd
 from tallystick.core.errors import InvalidLimit, UsageError
-from tallystick.ledger.scope_rows import LimitChange
-from tallystick.runtime.spend.scopes import DEPLOYMENT
 from tallystick.settings.paths import ledger_path
 from tallystick.settings.settings import load_settings
 from tallystick.stores import open_stores
+from tallystick.upkeep.total import Total, change_total, read_total
 
 _NONE = "none"
 _CHANGES_SHOWN_MAX = 10
@@ -45,30 +43,25 @@ def command(usd: str | None, may_raise: bool, as_json: bool) -> None:
     limit = None if usd is None else _limit(usd)
     own = None if as_json else _configured_total()
     with open_stores(ledger_path()) as stores:
-        scopes = stores.scopes
-        if usd is not None:
-            scopes.change_total(
-                DEPLOYMENT,
-                lambda before: msgspec.structs.replace(before, usd=limit),
-                may_raise=may_raise,
-            )
-        row = next((each for each in scopes.rows() if each.scope.id == DEPLOYMENT), None)
-        changes = scopes.changes(DEPLOYMENT)
+        if usd is None:
+            total = read_total(stores)
+        else:
+            total = change_total(stores, limit, may_raise=may_raise)
     if as_json:
-        echo_json(_fields(row, changes))
+        echo_json(_fields(total))
     else:
-        _show(row, changes)
+        _show(total)
         if own is not None:
-            total = None if row is None else row.limit.usd
-            echo_line(_own_line(*own, total), indent=6, err=True)
+            echo_line(_own_line(*own, total.usd), indent=6, err=True)
 
 
-def _limit(usd: str) -> int | None:
-    """Convert dollars to nano-dollars; `none` becomes None. Raise `UsageError` for other text."""
+def _limit(usd: str) -> Money | None:
+    """Check a sum of dollars; `none` becomes None. Raise `UsageError` for other text."""
     if usd.lower() == _NONE:
         return None
     try:
-        return nano_usd(usd)
+        nano_usd(usd)
+        return usd
     except InvalidLimit as error:
         raise UsageError(
             f"{usd[:60]!r} is not a total; give dollars with at most nine decimals, or {_NONE}"
@@ -84,17 +77,16 @@ def _configured_total() -> tuple[int, str] | None:
     return settings.total.usd, source
 
 
-def _show(row: ScopeRow | None, changes: list[LimitChange]) -> None:
-    limit = None if row is None else row.limit.usd
-    click.echo(f"total     {_NONE if limit is None else shown_usd(limit)}")
-    if row is not None:
-        click.echo(f"spent     {shown_usd(row.spent.usd)}")
-        click.echo(f"reserved  {shown_usd(row.reserved.usd)}")
-        if row.remaining.usd is not None:
-            click.echo(f"left      {shown_usd(row.remaining.usd)}")
-        if row.unpriced:
-            click.echo(f"unpriced  {row.unpriced:,}  (calls whose price is unknown, not counted)")
-    for each in changes[-_CHANGES_SHOWN_MAX:]:
+def _show(total: Total) -> None:
+    click.echo(f"total     {_NONE if total.usd is None else shown_usd(total.usd)}")
+    if total != Total():
+        click.echo(f"spent     {shown_usd(total.spent)}")
+        click.echo(f"reserved  {shown_usd(total.reserved)}")
+        if total.left is not None:
+            click.echo(f"left      {shown_usd(total.left)}")
+        if total.unpriced:
+            click.echo(f"unpriced  {total.unpriced:,}  (calls whose price is unknown, not counted)")
+    for each in total.changes[-_CHANGES_SHOWN_MAX:]:
         click.echo(f"changed   {_when(each.changed_at_ms)}  {_change(each.before, each.after)}")
 
 
@@ -120,16 +112,16 @@ def _when(at_ms: int) -> str:
     return f"{datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC):%Y-%m-%d %H:%M}"
 
 
-def _fields(row: ScopeRow | None, changes: list[LimitChange]) -> dict[str, object]:
+def _fields(total: Total) -> dict[str, object]:
     """Return the total as JSON fields, in nano-dollars; None stands for no total."""
     return {
-        "total": None if row is None else row.limit.usd,
-        "spent": 0 if row is None else row.spent.usd,
-        "reserved": 0 if row is None else row.reserved.usd,
-        "left": None if row is None else row.remaining.usd,
-        "unpriced": 0 if row is None else row.unpriced,
+        "total": total.usd,
+        "spent": total.spent,
+        "reserved": total.reserved,
+        "left": total.left,
+        "unpriced": total.unpriced,
         "changes": [
             {"at_ms": each.changed_at_ms, "before": each.before.usd, "after": each.after.usd}
-            for each in changes
+            for each in total.changes
         ],
     }

@@ -29,8 +29,6 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from tallystick.core.budget.amount import Amount, Breach
-from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.charge import Charge, ModelUsage
 from tallystick.core.records import ModelFailed
 
@@ -139,24 +137,6 @@ def settlement(worst: Charge, outcome: Outcome, *, priced: Priced) -> Settlement
             return Settlement(figures="held", charge=_NOTHING)
         case _:
             assert_never(outcome)
-
-
-def apply(tree: BudgetTree, reservation: Reservation, settled: Settlement) -> list[Breach]:
-    """Settle or release a reservation in the tree, and return the limits that are then passed.
-
-    A release passes none. A settlement that stays `held` changes nothing. Raise
-    `ReservationClosed` if the reservation was closed before.
-    """
-    match settled.figures:
-        case "reported" | "reserved":
-            return tree.settle(reservation, Amount.of_charge(settled.charge))
-        case "returned":
-            tree.release(reservation)
-            return []
-        case "held":
-            return []
-        case _:
-            assert_never(settled.figures)
 
 
 def _settle_failure(worst: Charge, outcome: AttemptFailed, priced: Priced) -> Settlement:

@@ -282,6 +282,19 @@ class BudgetTree:
             around.children += 1
         self._nodes[scope] = node
 
+    def reopen(self, row: ScopeRow) -> None:
+        """Open a scope that was left, from the row that `leave` returned. Its sums go on.
+
+        They are not counted again in the scopes around it. Raise as `enter` does.
+        """
+        scope = row.scope
+        self.enter(
+            scope.id, parent=scope.parent, budget=row.limit, kind=scope.kind, name=scope.name
+        )
+        node = self._nodes[scope.id]
+        node.spent = list(figures_of(row.spent))
+        node.unpriced = row.unpriced
+
     def leave(self, scope: str) -> ScopeRow:
         """Close a scope and return its last row. Raise `InvalidScope` if scopes inside it are open.
 
@@ -342,29 +355,6 @@ class BudgetTree:
         """
         node = self._open_node_of(scope)
         return _refusal(node, figures_of(worst), unpriced=worst.usd is None and not usd_waived)
-
-    def affordable_output(
-        self,
-        scope: str,
-        *,
-        tokens_in: int,
-        tokens_out_wanted: int,
-        tokens_out_min: int,
-        price: WorstUsd | None,
-        usd_waived: bool = False,
-    ) -> int:
-        """Return the largest output cap that this scope and all around it still pay for.
-
-        Raise as the function of this name does.
-        """
-        return affordable_output(
-            self.remaining(scope),
-            tokens_in=tokens_in,
-            tokens_out_wanted=tokens_out_wanted,
-            tokens_out_min=tokens_out_min,
-            price=price,
-            usd_waived=usd_waived,
-        )
 
     # -- facts ---------------------------------------------------------------------------------
 

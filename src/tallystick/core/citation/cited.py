@@ -77,21 +77,6 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return str(self.line) if self.line_end is None else f"{self.line}-{self.line_end}"
 
 
-def is_correct(citation: Citation, documents: Documents) -> bool:
-    """Return True if the quoted words are at the cited bytes, and those on the cited lines.
-
-    False also for an unknown document, and if checking would take too long.
-    """
-    if citation.name not in documents.names or not 0 <= citation.start <= citation.end:
-        return False
-    if citation.end > documents.size(citation.name):
-        return False
-    try:
-        return citation_of(documents, citation.name, citation.start, citation.end) == citation
-    except TooMuch:
-        return False
-
-
 def citation_of(documents: Documents, name: str, start: int, end: int) -> Citation:
     """Return the citation of some bytes of a document. Bytes that are not UTF-8 are replaced.
 
@@ -448,7 +433,7 @@ def _why_not_there(documents: Documents, name: str, words: str) -> str:
 
 
 def _find_in_any(documents: Documents, words: str) -> tuple[str, int, int] | None:
-    """Return the first document that has some words, and their place in it."""
+    """Return the first document that has some words, and their place in it; None if none has."""
     for name in documents.names:
         found = _find_words(documents, name, words, 0, documents.size(name))
         if found is not None:
@@ -489,7 +474,10 @@ def _find_exact(
 def _find_wrapped(
     documents: Documents, name: str, words: str, low: int, high: int
 ) -> tuple[int, int] | None:
-    """Find words with other line ends: search for the rarest word, then match those around it."""
+    """Return the first place of words with other line ends; None if there is none, or one word.
+
+    The rarest word is searched for, and then those around it are matched.
+    """
     parts = [part.encode("utf-8", "surrogatepass") for part in _GAP.split(words)]
     if len(parts) == 1:
         return None

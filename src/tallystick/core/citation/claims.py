@@ -461,7 +461,10 @@ def _place(match: re.Match[str], named: tuple[str, int, int]) -> ClaimedLines:
 
 
 def _name_before(text: str, end: int, names: Names) -> tuple[str, int, int] | None:
-    """Return the name that ends right before a place. A known one may have spaces in it."""
+    """Return the name that ends right before a place, where it begins, and `end`; None without one.
+
+    A known name may have spaces in it.
+    """
     least = max(0, end - _NAME_CHARS_MAX, text.rfind("\n", 0, end) + 1)
     gap = _BEFORE.search(text, least, end)
     stop = end if gap is None else gap.start()
@@ -485,7 +488,10 @@ def _name_after(text: str, start: int, names: Names) -> tuple[str, int, int] | N
 
 
 def _name_inside(text: str, end: int, names: Names) -> tuple[str, int, int] | None:
-    """Return the name after a bracket or another place, up to here."""
+    """Return the name after a bracket or another place, up to here, with its beginning and end.
+
+    None if there is no name.
+    """
     least = max(0, end - _NAME_CHARS_MAX, text.rfind("\n", 0, end) + 1)
     opened = max(text.rfind(mark, least, end) for mark in "[(`")
     if opened < 0 or any(each in text[opened + 1 : end] for each in "])"):

@@ -25,7 +25,8 @@ from tallystick.core.machine.prompt import Message
 from tallystick.core.machine.reply import Reply
 from tallystick.core.machine.state import Phase, RunState
 from tallystick.core.records import ModelFailed, RunStarted, StopReason
-from tallystick.core.schema import check_schema, problem_of, takes_text
+from tallystick.core.schema.check import check_schema
+from tallystick.core.schema.values import problem_of, takes_text
 
 # Direct runs, which ask for the answer at once, and their fallback to code.
 #
@@ -224,15 +225,15 @@ def read_schema(raw: bytes, *, name: str) -> Mapping[str, Any]:
 
 
 def schema_text(schema: Mapping[str, Any] | None) -> str | None:
-    """Return a schema as it is recorded, in its own order, or None for None.
+    """Return a schema as it is recorded, references in place, in its own order. None for None.
 
     Raise `UsageError` if it is no JSON, or no schema that this package supports.
     """
     if schema is None:
         return None
     try:
-        text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
-        check_schema(read_json(text))
+        placed = check_schema(read_json(json.dumps(schema, ensure_ascii=False)))
+        text = json.dumps(placed, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"schema: not a JSON object: {error}") from None
     return text

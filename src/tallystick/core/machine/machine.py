@@ -32,6 +32,7 @@ from tallystick.core.machine.answer import (
 )
 from tallystick.core.machine.commands import Final
 from tallystick.core.machine.compaction import add_result, compact, messages_with_outputs
+from tallystick.core.machine.position import is_position, with_positions
 from tallystick.core.machine.prompt import Message, uses_data
 from tallystick.core.machine.reply import command_name, is_program, parse_reply
 from tallystick.core.machine.state import (
@@ -45,6 +46,8 @@ from tallystick.core.machine.state import (
 from tallystick.core.machine.suspect_answer import (
     Doubt,
     doubt_of,
+    failing_line,
+    in_passages,
     is_typed_unseen,
     named_values,
     question,
@@ -263,7 +266,10 @@ def _next_command(state: RunState) -> tuple[RunState, tuple[Intent, ...]]:
 
 
 def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[Intent, ...]]:
-    """Run the program, have another one written, or wait for a person."""
+    """Run the program, have another one written, or end the run if a person must decide.
+
+    An approved wait goes on with the same command; a refusal drops the reply's other commands.
+    """
     state = apply_check(state, event)
     if state.passed:
         return _next_command(state)
@@ -286,6 +292,8 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
     event, learned, whole, lasts = split_instructions(state, event)
     state = native.note_names_made(after_program(state), event)
     failed = event.failure is not None
+    failing = failing_line(event)
+    same_line = failing == state.failing != "" and prompt.has_aid(state.started, "line")
     # A reply of which every part failed or repeated leaves the prompt: small models copy it.
     state = msgspec.structs.replace(
         _add_charge(state, Charge(fuel=event.fuel, wall_ms=event.wall_ms)),
@@ -300,6 +308,8 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
         seen=state.seen if repeated else (*state.seen, pair),
         repeats=state.repeats + repeated,
         partial=(None if lasts else prompt.last_value(event)) or state.partial,
+        positions=with_positions(state.positions, source, event),
+        failing=failing,
     )
     if event.answer is not None:
         # Includes what the program printed, in case the model is asked about the answer.
@@ -332,8 +342,12 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
         told=state.rebound,
     )
     state = msgspec.structs.replace(state, rebound=rebound)
+    # The first program of a reply repeated: the reply leaves the prompt, and what follows in it is
+    # not run, since it builds on that program.
     afresh = repeated and state.part == 1
-    if afresh and prompt.output(event, part="").text in state.messages[-2].text:
+    if same_line and event.failure is not None:
+        message = prompt.failed_again(event.failure, part=message.part)
+    elif afresh and prompt.output(event, part="").text in state.messages[-2].text:
         # The prompt shows its output already.
         message = Message(role="user", part=message.part, text=prompt.REPEATED)
     state = msgspec.structs.replace(state, observed=(*state.observed, message))
@@ -357,7 +371,17 @@ def _offer_answer(
     """
     fit = fit_of(answer, state.started)
     answer, again = fit.text, fit.problem is not None or fit.text == state.doubted
-    doubt = doubt_of(answer, state.started, read=state.read, seen=seen, unnamed=state.unnamed)
+    near = in_passages(answer, state.started)
+    doubt = doubt_of(
+        answer,
+        state.started,
+        read=state.read or near,
+        seen=seen or near,
+        unnamed=() if near else state.unnamed,
+        position=not near
+        and prompt.has_aid(state.started, "position")
+        and is_position(answer, state.started, source=source, printed=state.positions),
+    )
     if doubt != "unseen" and prompt.rebound_tools(source, state.started):
         doubt = "rebound"
     if doubt is None or again or doubt in state.asked_about or _limit_reached(state) is not None:

@@ -91,8 +91,9 @@ def prepare_retry(state: RunState) -> RunState:
 def note_names_made(state: RunState, event: ProgramFinished) -> RunState:
     """Return the state with the names that a program made, as far as its source shows.
 
-    The program is still first in the queue. The state stays as it is if the run is not native, the
-    command is no Python, or it was stopped from outside: that left the namespace as it was.
+    The program is still first in the queue. The state also notes that a program ran. It stays as it
+    is if the run is not native, the command is no Python, or it was stopped from outside: that left
+    the namespace as it was.
     """
     command = state.queue[0]
     if not is_native_run(state.started) or not isinstance(command, Code):

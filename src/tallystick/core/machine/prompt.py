@@ -19,6 +19,7 @@ from tallystick.core.clock import clock_sentence
 from tallystick.core.json_text import canonical, digest
 from tallystick.core.machine.commands import names_bound, tree_of
 from tallystick.core.records import (
+    AIDS,
     AttachmentRef,
     ProgramFailure,
     ProgramFinished,
@@ -184,10 +185,10 @@ def native_system(started: RunStarted) -> str:
 # The prompts of runs: a fixed part that stays small, the task, and the run so far.
 
 
-TEMPLATE = "python@3"
-_WITHOUT_TIME = "python@2"
+TEMPLATE = "python@4"
+_WITHOUT_TIME, _WITHOUT_AIDS = "python@2", "python@3"
 # The prompts that this version can compute again; it writes the last one.
-TEMPLATES = (_WITHOUT_TIME, TEMPLATE)
+TEMPLATES = (_WITHOUT_TIME, _WITHOUT_AIDS, TEMPLATE)
 # The stop of a native program that was cut off and is given up.
 ABANDONED = "abandoned"
 # The functions that other parts of the prompt introduce, if the run has them.
@@ -199,6 +200,7 @@ _SAMPLES_MAX = 3
 _OUTPUT_CHARS_MAX = 4_000
 _ERROR_CHARS_MAX = 1_200
 _GOAL_CHARS_MAX = 300
+_LINE_CHARS_MAX = 400
 
 _WASM_SYSTEM = """\
 You solve a task by writing Python. Every reply is one block of code and no other text:
@@ -296,8 +298,10 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         system = f"{system}\n\n{_FUNCTIONS}\n{listed}{_sample_calls(started)}"
     if started.skills is not None and started.skills.rendered:
         system = f"{system}\n\n{started.skills.rendered}"
+    system = _with_instructions(system, started)
     data = "\n\n".join(each.sample for each in started.contexts)
     said = [f"The data:\n{data}"] if data else []
+    said += [passages] if (passages := passages_shown(started)) else []
     if started.images:
         said.append(f"The pictures: {', '.join(map(_picture, started.images))}.")
     said += _user_skills(started, files=True)
@@ -316,6 +320,12 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         Message(role="system", part="system", text=system),
         Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _with_instructions(system: str, started: RunStarted) -> str:
+    """Return the fixed part of a prompt with the caller's instructions at its end, if there are."""
+    told = started.instructions
+    return f"{system}\n\nInstructions:\n{told}" if isinstance(told, str) else system
 
 
 def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
@@ -407,6 +417,7 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     system = _DIRECT
     if not started.files and not is_older(started):
         system = _DIRECT_WITHOUT_TEXT
+    system = _with_instructions(system, started)
     return (
         Message(role="system", part=DIRECT, text=system),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
@@ -432,6 +443,19 @@ def has_nothing_to_read(started: RunStarted) -> bool:
 def is_older(started: RunStarted) -> bool:
     """Return True for a run of the previous prompts, which a replay has to compute as they were."""
     return started.template == _WITHOUT_TIME
+
+
+def has_aid(started: RunStarted, aid: str) -> bool:
+    """Return True if a run has this help for weak models, one of `AIDS`. Older runs have none."""
+    if started.template in (_WITHOUT_TIME, _WITHOUT_AIDS):
+        return False
+    return aid in (AIDS if started.aids is msgspec.UNSET else started.aids)
+
+
+def passages_shown(started: RunStarted) -> str:
+    """Return the passages of the data that a run was shown for its task; "" if there are none."""
+    found = [each.near for each in started.contexts if each.near is not msgspec.UNSET]
+    return "\n\n".join(found)
 
 
 def _time(started: RunStarted) -> list[str]:
@@ -481,6 +505,21 @@ REPEATED = (
     "You ran this program before and it gave the same result. If the result is the answer, reply "
     "with a block that only calls FINAL(...) with it. If not, write a different program."
 )
+
+
+def failed_again(failure: ProgramFailure, *, part: str) -> Message:
+    """Return the message about a program that fails as the one before it: with the line's values.
+
+    The traceback was shown before, and did not help.
+    """
+    line = "" if failure.line is msgspec.UNSET else cut(failure.line, _LINE_CHARS_MAX)
+    error = cut(f"{failure.kind}: {failure.message}", _LINE_CHARS_MAX)
+    return Message(
+        role="user",
+        part=part,
+        text=f"It fails in the same place again: {error}\nThe line, and its values there:\n{line}"
+        f"\n\nWrite a block that does something else there.",
+    )
 
 
 def _function_line(name: str, doc: str) -> str:

@@ -233,7 +233,7 @@ class _Reader:
         )
 
     def _fence(self, opening: re.Match[str]) -> None:
-        """Read a fence: as a program, a command line, or prose."""
+        """Read a fence: as a program, a command line, or prose, as which a quoted one counts."""
         lead, fence, info = opening["lead"], opening["fence"], opening["info"]
         quoted = ">" in lead or "#" in lead
         if quoted or opening.start() == self.closer_passed:
@@ -254,7 +254,10 @@ class _Reader:
             self._bare_fence(opening, indent=indent)
 
     def _line_fence(self, opening: re.Match[str]) -> None:
-        """Read a block that opens and closes on one line: ```print(1)```."""
+        """Read a block that opens and closes on one line: ```print(1)```.
+
+        It is a program if it ends its line, and is tagged as Python or does something; else prose.
+        """
         fence = opening["fence"]
         source, closed, after = opening["info"].partition(fence)
         tag, _, rest = source.strip().partition(" ")

@@ -119,11 +119,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
     Suspect answers: `read` is True once a program has named the data. `unnamed` are the values of
     the question that no program has, `asked_about` the doubts that the model was asked about,
-    `doubted` the last such answer.
+    `doubted` the last such answer. `positions` are numbers that programs printed as positions,
+    lengths or counts.
 
     Counters: `excused` counts the attempts of this turn that failed by no fault of the model,
     `unfit` the answers that did not fit the schema, `unchecked` the programs that the vocabulary
     refused in a row. `held` are the commands that wait for a person.
+
+    `failing` is the error and the line of the last program, if it failed.
 
     Results: `said` is the last reply, as far as it is shown for a run without an answer. `words` is
     the last one that answered in words and had nothing to run.
@@ -169,6 +172,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     rebound: tuple[str, ...] = ()
     said: str | None = None
     words: str | None = None
+    positions: tuple[str, ...] = ()
+    failing: str = ""
 
 
 # The skills of a run: which were loaded and used, and what that narrows.
@@ -254,7 +259,11 @@ def after_answer(state: RunState, event: Event) -> RunState:
 
 
 def _after_load(skills: SkillState, loaded: SkillLoaded, text: str | None) -> SkillState:
-    """Return the skills of a run after one more was loaded. `text` is what its answer says."""
+    """Return the skills of a run after one more was loaded. `text` is what its answer says.
+
+    Its text, its tools and its model count from the next turn on. If a child run follows it, only
+    its id is added.
+    """
     id, tools, model = loaded.id, loaded.allowed_tools, skills.model_next
     skills = msgspec.structs.replace(
         skills, loaded=(*skills.loaded, *(() if id in skills.loaded else (id,)))

@@ -13,8 +13,10 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from tallystick.core.machine.commands import tree_of
-from tallystick.core.machine.prompt import WRITE, Message, rebound_tools
+from tallystick.core.machine.prompt import WRITE, Message, passages_shown, rebound_tools
 from tallystick.core.records import ProgramFinished, RunStarted
 
 # Reasons why a condition may have matched nothing: its words, compared with those of the data.
@@ -95,7 +97,7 @@ def _fact(word: str, texts: Sequence[str]) -> str | None:
 
 
 def _whole(pattern: str, texts: Sequence[str]) -> str | None:
-    """Return the first match of a pattern that is a whole value, between separators."""
+    """Return the first match that is a whole value, between separators; None if there is none."""
     compiled = re.compile(rf"(?<![^{_SEPARATORS}]){pattern}(?![^{_SEPARATORS}])")
     return next((found[0] for text in texts if (found := compiled.search(text))), None)
 
@@ -112,7 +114,7 @@ def _json_escape(word: str) -> str:
 
 
 def _value_at(text: str, at: int, length: int) -> str:
-    """Return the word around a place, up to the separators on both sides."""
+    """Return the word around a place, up to the separators, or 60 characters, on both sides."""
     line_start = text.rfind("\n", 0, at) + 1
     before = text[max(line_start, at - _CHARS_MAX) : at]
     reach = _VALUE.match(text, at + length)
@@ -133,7 +135,7 @@ def _in_other_case(word: str, texts: Sequence[str]) -> str | None:
 # Answers that look like slips: the model is asked once about each, and its next answer is taken.
 
 
-Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo", "rebound"]
+Doubt = Literal["unread", "empty", "unseen", "unnamed", "echo", "rebound", "position"]
 _EMPTY = frozenset({"", "0", "0.0", "0.00", "none", "null", "[]", "{}", "nan", "-1"})
 _NAMES_MAX = 20
 # Words in double quotes; after another word, with a capital; letters with a digit. Not numbers and
@@ -145,6 +147,8 @@ _NAMED = re.compile(
 )
 
 _ECHO_CHARS_LEAST = 4
+_DIGITS = re.compile(r"\d{1,15}")
+_AROUND_CHARS = 200
 # The telling words of an answer: with a digit, or with a capital but not at its beginning.
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,30})?")
 _TELLING = re.compile(r"[\w.-]*\d[\w.-]*\w|\d|(?<=[^.!?] )[A-Z]\w+")
@@ -167,13 +171,20 @@ def named_values(goal: str, texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def doubt_of(
-    answer: str, started: RunStarted, *, read: bool, seen: bool, unnamed: Sequence[str] = ()
+    answer: str,
+    started: RunStarted,
+    *,
+    read: bool,
+    seen: bool,
+    unnamed: Sequence[str] = (),
+    position: bool = False,
 ) -> Doubt | None:
     """Return why an answer may be a slip, or None if it does not look like one.
 
     `read` says that a program has used the data. `seen` is False for an answer that was written in
     a program before its output was seen. `unnamed` are values of the question that no program has.
-    The order is: unseen, unnamed, unread, empty, echo. Without data, only the first two are tested.
+    `position` is True for a position or a length where a text is asked for. The order is: unseen,
+    unnamed, unread, empty, position, echo. Without data, only the first two are tested.
     """
     if not seen:
         return "unseen"
@@ -185,6 +196,8 @@ def doubt_of(
         return "unread"
     if is_empty(answer):
         return "empty"
+    if position:
+        return "position"
     return "echo" if _is_echo(answer, started.goal) else None
 
 
@@ -329,6 +342,12 @@ def question(
                 f"An earlier program answered {answer} without reading the data. Write one "
                 "```python block that computes it from the data."
             )
+        case "position":
+            return (
+                f"An earlier program answered {answer}, which is a position, a length or a count. "
+                "The task asks for something that stands in the text. Write one ```python block "
+                f"that prints the text itself{_text_at(answer, started)}."
+            )
         case "empty":
             known = [column for view in started.views for column, _ in view.columns]
             facts = mismatches(source, texts, known=known)
@@ -338,3 +357,34 @@ def question(
                 f"nothing.{told}\n{WRITE} If {answer or 'that'} is right all the same, give it "
                 "again."
             )
+
+
+def in_passages(answer: str, started: RunStarted) -> bool:
+    """Return True if an answer stands in the passages that the run was shown for its task.
+
+    It counts as seen then, though no program has read it. An answer of one character never counts.
+    """
+    said = answer.strip().strip("'\"")
+    shown = passages_shown(started)
+    if len(said) < _CHARS_LEAST or not shown:
+        return False
+    return re.search(rf"(?<!\w){re.escape(said)}(?!\w)", shown, re.IGNORECASE) is not None
+
+
+def failing_line(result: ProgramFinished) -> str:
+    """Return the error of a program with the line that failed, without its values; "" for none."""
+    failure = result.failure
+    if failure is None or failure.line is msgspec.UNSET:
+        return ""
+    line = failure.line.partition("\n")[0]
+    return f"{failure.kind}: {failure.message}\n{line}"
+
+
+def _text_at(answer: str, started: RunStarted) -> str:
+    """Return how the text around a position is printed; "" if that is not certain."""
+    at = _DIGITS.search(answer)
+    (context, *others) = started.contexts
+    if at is None or others or not 0 < int(at[0]) < context.chars:
+        return ""
+    start = max(0, int(at[0]) - _AROUND_CHARS)
+    return f", for example {context.name}[{start}:{int(at[0]) + _AROUND_CHARS}]"

@@ -165,8 +165,9 @@ def messages_after_reply(
 ) -> tuple[Message, ...]:
     """Return the prompt of the next turn: the observations of the last reply are at its end.
 
-    `afresh` removes the last message, which is the reply: the observations are added to the one
-    before it. A model that sees its own mistake copies it.
+    They are joined to one user message, without pictures. `afresh` removes the last message, which
+    is the reply: the observations are added to the text of the one before it. A model that sees its
+    own mistake copies it.
     """
     text = "\n\n".join(message.text for message in observed)
     parts = "+".join(message.part for message in observed)

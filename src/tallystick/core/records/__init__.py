@@ -72,6 +72,7 @@ from tallystick.core.records.receipts import (
     harn_fields,
 )
 from tallystick.core.records.run import (
+    AIDS,
     DOUBTED,
     LEFT,
     AskModel,
@@ -92,6 +93,7 @@ from tallystick.core.records.run import (
     RunStarted,
     StopReason,
     decode_record,
+    depth_of,
     encode_record,
     intent_of,
     tag_of,
@@ -109,6 +111,7 @@ from tallystick.core.records.step_value import (
 )
 
 __all__ = [
+    "AIDS",
     "CONTEXT_VARIABLES",
     "CUT_OFF",
     "DOUBTED",
@@ -196,6 +199,7 @@ __all__ = [
     "VocabularyGiven",
     "arguments_digest",
     "decode_record",
+    "depth_of",
     "encodable",
     "encode_record",
     "figure",

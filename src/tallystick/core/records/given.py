@@ -29,7 +29,8 @@ class AttachmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     """A text that the program is given, named by its digest.
 
-    `sample` is the part that the model is shown; `whole` is True if that is all of the text.
+    `sample` is the part that the model is shown; `whole` is True if that is all of the text. `near`
+    are the passages nearest to the task, of this and other texts, if it was shown any.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     chars: int
     sample: str
     whole: bool = False
+    near: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextRef(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,13 @@ StopReason = Literal[
 Policy = Literal["pure", "read", "effect", "paid"]
 
 
+# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a program that
+# asks a model about each item, if the task wants them judged. `line`: the values on a line that
+# fails again. `position`: the question about an answer that is a position or a length. A run can be
+# made without some of them only to measure what each one brings.
+AIDS = ("nearest", "items", "line", "position")
+
+
 class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     """A goal under limits, with everything a replay needs beside the answers of the world.
 
@@ -83,12 +90,15 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
     asked for by name. `sub_model` is asked by programs that name no model, and by child runs. A
     prompt of more than `compact_at` tokens is shortened, if it is not 0.
-    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    `schema` is of the answer. `instructions` are for all turns, also of a direct answer; child runs
+    have none. `backend` is the sandbox that its programs run in. `clock_ns` is the
     start of its clock; without one, that is 2026-01-01.
 
     Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
     one that they recall from, `session` the one that the run belongs to. `given` has what
     capabilities without a field of their own record of the run, each under its name.
+
+    `aids` are the helps for weak models that the run has, if it has not all of its template.
     """
 
     goal: str
@@ -131,6 +141,11 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
+    instructions: str | msgspec.UnsetType = msgspec.UNSET
+    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    # The runs above it that started it in another way than by `rlm_query`. Only where there are
+    # any.
+    depth: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -139,6 +154,13 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
             return RunClock(clock_ns=self.clock_ns)
         offset = 0 if self.utc_offset_s is msgspec.UNSET else self.utc_offset_s
         return RunClock(clock_ns=self.clock_ns, timezone=self.timezone, utc_offset_s=offset)
+
+
+def depth_of(started: RunStarted) -> int:
+    """Return the number of runs above a run: those of its caller, or those that it was told of."""
+    if started.caller is not None:
+        return started.caller.depth
+    return 0 if started.depth is msgspec.UNSET else started.depth
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
@@ -278,11 +300,16 @@ class HostAnswered(msgspec.Struct, frozen=True, kw_only=True, tag="host.answered
 
 
 class ProgramFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that ended a program."""
+    """The error that ended a program.
+
+    `line` is the line of the program that failed, and under it a line for each value in it, with
+    its type. It is only there if something is known of them.
+    """
 
     kind: str
     message: str
     traceback: str
+    line: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ProgramFinished(msgspec.Struct, frozen=True, kw_only=True, tag="program.finished"):

@@ -234,8 +234,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def read_program(raw: bytes) -> Program:
     """Read a program; an empty list passes.
 
-    Raise `InvalidProgram`, whose one line says what is wrong and where, if it has more than 1 MiB
-    or 10,000 operations, is not such JSON, or has an operation that is not allowed.
+    Raise `InvalidProgram`, whose one line says what is wrong and where. A program has at most 1 MiB
+    and 10,000 operations, is such JSON, and has only operations that are allowed.
     """
     if len(raw) > PROGRAM_BYTES_MAX:
         raise InvalidProgram(

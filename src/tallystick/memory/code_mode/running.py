@@ -64,7 +64,7 @@ class MemoryHost:
     ) -> None:
         self._memory = memory
         self._as_of = as_of
-        self._strategy: Strategy = strategy
+        self.strategy: Strategy = strategy
         self._filters = filters
         self._receipts: list[RecallReceipt] = []
         self._ended = threading.Event()
@@ -78,7 +78,7 @@ class MemoryHost:
     def recall(self, query: str, k: int) -> Sequence[RecallHit]:
         with self._memory.store.interruptible(self._ended.is_set):
             made = self._memory.recall(
-                query, k, as_of=self._as_of, strategy=self._strategy, filters=self._filters
+                query, k, as_of=self._as_of, strategy=self.strategy, filters=self._filters
             )
         self._receipts.append(made.receipt)
         self.remarks.update(dict.fromkeys(made.remarks))
@@ -117,7 +117,7 @@ def run_recall_program(
     host = MemoryHost(memory) if host is None else host
     source = _read(program)
     try:
-        memory.prepare()
+        memory.prepare(strategy=host.strategy)
         if isinstance(source, Program):
             return run(
                 source,

@@ -15,7 +15,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from tallystick.memory.note import MemoryType, NoteScope
+from tallystick.memory.recall.packing import Packed, pack, unpack
 from tallystick.memory.recall.scope import NoteFields
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.recall.words import words
@@ -51,6 +54,15 @@ class Column(Generic[Scalar]):
     def values(self) -> NDArray[Scalar]:
         """All values, as a view of the array. It is valid until the next `extend`."""
         return self._room[: self._count]
+
+    def packed(self) -> Packed:
+        """Return all values, for a block."""
+        return pack(self.values)
+
+    def extend_packed(self, packed: Packed, *, plus: int = 0) -> None:
+        """Append the values of a block, each with `plus` added to it."""
+        values = unpack(packed, self._room.dtype.type)
+        self.extend(values + plus if plus else values)
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
         """Append values. Arrays that `values` returned before are not to be used after."""
@@ -127,6 +139,25 @@ class ReplacedStates:
         self._flags, self._importance = Column(np.uint8), Column(np.float64)
         self._valid_to, self._expires_at = Column(np.int64), Column(np.int64)
 
+    @property
+    def _columns(self) -> tuple[Column[Any], ...]:
+        """All columns but the first, in the order in which they are packed."""
+        return (
+            self._seq_from, self._seq_to, self._flags, self._importance, self._valid_to,
+            self._expires_at,
+        )  # fmt: skip
+
+    def packed(self) -> list[Packed]:
+        """Return all states, for a block."""
+        return [column.packed() for column in (self._add_places, *self._columns)]
+
+    def add_packed(self, packed: Sequence[Packed], *, first: int) -> None:
+        """Append the states of a block, whose first note is at the place `first`."""
+        places, *columns = packed
+        self._add_places.extend_packed(places, plus=first)
+        for column, values in zip(self._columns, columns, strict=True):
+            column.extend_packed(values)
+
     def add(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
         """Append states, each for the note at the same index of `places`."""
         self._add_places.extend(places)
@@ -178,6 +209,7 @@ def hidden_flags(filters: Filters) -> int:
     )
 
 
+_FIELDS_MAX = 10_000
 # Beside the flags of the state: the note at this place was erased, or added again at another place.
 DEAD = 1
 _TYPES = {kind.value: at for at, kind in enumerate(MemoryType)}
@@ -200,6 +232,17 @@ class NoteRow(NamedTuple):
     key: str | None
     created_at: int
     valid_from: int
+
+
+class PackedNotes(msgspec.Struct, frozen=True, array_like=True):
+    """The notes of a block: numbers by column, names by column, and what only some notes have."""
+
+    columns: dict[str, Packed]
+    names: dict[str, list[str]]
+    codes: dict[str, Packed]
+    tags: dict[str, Packed]
+    shares: list[tuple[int, str, int, int]]
+    replaced: list[Packed]
 
 
 class NoteColumns:
@@ -238,6 +281,8 @@ class NoteColumns:
         # skipped.
         self._seq_newest, self._valid_from_latest = 0, 0
         self._valid_to_first = self._expires_first = OPEN
+        # The fields of notes by place, as they are now.
+        self._fields_known: dict[int, tuple[str, NoteFields]] = {}
         # Ascending: the number of a note, or of the one before it if it was added again.
         self._keyed = Column(np.int64)
         self._again: dict[int, int] = {}
@@ -275,10 +320,78 @@ class NoteColumns:
         latest = max(row.valid_from for row in rows)
         self._valid_from_latest = max(self._valid_from_latest, latest)
 
+    def packed(self) -> PackedNotes:
+        """Return all notes, for a block. None may be dead."""
+        import numpy as np
+
+        return PackedNotes(
+            columns={name: column.packed() for name, column in self._plain_columns()},
+            names={name: names.names for name, names, _ in self._named_columns()},
+            codes={name: column.packed() for name, _, column in self._named_columns()},
+            tags={
+                tag: pack(np.frombuffer(places, dtype=np.uint32))
+                for tag, places in sorted(self._tags.items())
+            },
+            shares=[
+                (number, agent, *span)
+                for agent, shared in sorted(self._shares.items())
+                for number, spans in sorted(shared.items())
+                for span in spans
+            ],
+            replaced=self._replaced.packed(),
+        )
+
+    def add_block(self, packed: PackedNotes) -> None:
+        """Add the notes of a block. Their numbers are above those that were added before."""
+        import numpy as np
+
+        before = len(self)
+        for name, column in self._plain_columns():
+            column.extend_packed(packed.columns[name])
+        for name, names, column in self._named_columns():
+            of = self._code_of_author if names is self._authors else names.code
+            # The code -1, for no name, is the last one of the table.
+            table = np.array([*map(of, packed.names[name]), -1], dtype=np.int32)
+            column.extend(table.take(unpack(packed.codes[name], np.int32)))
+        self._keyed.extend(self.number.values[before:])
+        for tag, places in packed.tags.items():
+            held = self._tags.setdefault(tag, array("I"))
+            held.frombytes((unpack(places, np.uint32) + np.uint32(before)).tobytes())
+        for number, agent, begin, end in packed.shares:
+            self._share(number, agent, begin, end)
+        self._spans.clear()
+        self._replaced.add_packed(packed.replaced, first=before)
+        if len(self) > before:
+            new = slice(before, None)
+            self._seq_newest = max(self._seq_newest, int(self.seq_from.values[new].max()))
+            latest = int(self._valid_from.values[new].max())
+            self._valid_from_latest = max(self._valid_from_latest, latest)
+            self._valid_to_first = min(self._valid_to_first, int(self.valid_to.values[new].min()))
+            first = int(self.expires_at.values[new].min())
+            self._expires_first = min(self._expires_first, first)
+
+    def _plain_columns(self) -> tuple[tuple[str, Column[Any]], ...]:
+        return (
+            ("number", self.number), ("id_high", self.id_high), ("id_low", self.id_low),
+            ("flags", self.flags), ("body_seq", self.body_seq), ("seq_from", self.seq_from),
+            ("importance", self.importance), ("valid_to", self.valid_to),
+            ("expires_at", self.expires_at), ("kind", self._kind), ("scope", self._scope),
+            ("created_at", self._created_at), ("valid_from", self._valid_from),
+            ("position", self._position),
+        )  # fmt: skip
+
+    def _named_columns(self) -> tuple[tuple[str, Names, Column[np.int32]], ...]:
+        return (
+            ("agent", self._agents, self._agent), ("author", self._authors, self._author),
+            ("thread", self._threads, self._thread), ("org", self._orgs, self._org),
+            ("key", self._keys, self._key),
+        )  # fmt: skip
+
     def set_state(self, place: int, state: StateRow) -> None:
         """Replace the present state of the note at `place`. The former one is not kept here."""
         for column, values in self._state_columns([state]):
             column.values[place] = values[0]
+        self._fields_known.pop(place, None)
         self._widen_bounds([state])
 
     def add_replaced_states(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
@@ -297,8 +410,7 @@ class NoteColumns:
         for agent in self._shared_with.pop(number, ()):
             self._shares[agent].pop(number, None)
         for agent, seq_from, seq_to in spans:
-            self._shares[agent].setdefault(number, []).append((seq_from, seq_to))
-            self._shared_with.setdefault(number, set()).add(agent)
+            self._share(number, agent, seq_from, seq_to)
         self._spans.clear()
 
     def drop(self, place: int) -> None:
@@ -368,6 +480,18 @@ class NoteColumns:
 
         Text and relations are left out.
         """
+        if seq < self._seq_newest:
+            return self._fields_at(places, seq=seq)
+        # Small memories have all of their notes ranked at each recall.
+        known = self._fields_known
+        missing = [place for place in places if place not in known]
+        if len(missing) + len(known) > _FIELDS_MAX:
+            known.clear()
+            missing = list(places)
+        known.update(zip(missing, self._fields_at(missing, seq=seq), strict=True))
+        return [known[place] for place in places]
+
+    def _fields_at(self, places: Sequence[int], *, seq: int) -> list[tuple[str, NoteFields]]:
         import numpy as np
 
         at = np.asarray(places, dtype=np.int64)
@@ -415,6 +539,10 @@ class NoteColumns:
         return places[order[:count]]
 
     # -- inside --------------------------------------------------------------------------------
+
+    def _share(self, number: int, agent: str, seq_from: int, seq_to: int) -> None:
+        self._shares[agent].setdefault(number, []).append((seq_from, seq_to))
+        self._shared_with.setdefault(number, set()).add(agent)
 
     def _add_places(self, rows: Sequence[NoteRow], *, again: bool) -> None:
         before = len(self)
@@ -492,7 +620,6 @@ class NoteColumns:
                 (place, begin, end)
                 for number, spans in self._shares[reader].items()
                 if (place := self.find_place(number)) is not None
-                and self._scope.values[place] == _SCOPES[NoteScope.SHARED.value]
                 for begin, end in spans
             ]
             self._spans[reader] = np.array(found, dtype=np.int64).reshape(-1, 3).T

@@ -4,8 +4,11 @@ A process that keeps a store open keeps one of these with it. The index follows 
 answers, it reads the entries that were appended since. Its answers follow from the log alone. So an
 index that is days old, a new one, and no index at all (`shortlist`) give the same.
 
-It holds terms of notes, also of notes that were erased meanwhile, until it is built again. It is
-never written to a file.
+Most of it is read from blocks in the memory's file (`store.blocks`), and the rest from the tables:
+notes of ranges that have no block, and notes that entries after their block are about. `keep` makes
+the blocks that are due. A file that cannot be written is used with the blocks that it has.
+
+In memory it may hold terms of notes that were erased meanwhile, until it is built again.
 
 Needs the extra `memory`.
 """
@@ -13,7 +16,6 @@ Needs the extra `memory`.
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -22,16 +24,25 @@ import msgspec
 
 from tallystick.core.chain import Head
 from tallystick.core.errors import UsageError
-from tallystick.memory.errors import MemoryCorrupt
-from tallystick.memory.recall.codes import Codes
-from tallystick.memory.recall.columns import Column, NoteColumns, NoteRow, StateRow
-from tallystick.memory.recall.postings import Postings
+from tallystick.memory.errors import MemoryCorrupt, StorageFailed
+from tallystick.memory.recall.contents import CODES, Contents, latest_model, terms_part
 from tallystick.memory.recall.scope import NoteFields
 from tallystick.memory.recall.selection import Filters
-from tallystick.memory.recall.shortlist import Count, NumberedScope, content_tokens
+from tallystick.memory.recall.shortlist import Count, NumberedScope
 from tallystick.memory.recall.words import Bm25, Statistics
-from tallystick.memory.store.projection import OPEN, decode_terms
-from tallystick.memory.store.sqlite import SqliteMemory, head_row
+from tallystick.memory.store import blocks as sizes
+from tallystick.memory.store.blocks import (
+    BLOCK_FORMAT,
+    NOTES,
+    Block,
+    Span,
+    read_part,
+    spans,
+    stored_blocks,
+    touched_numbers,
+    write_block,
+)
+from tallystick.memory.store.sqlite import HeadRow, SqliteMemory, head_row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,27 +52,14 @@ if TYPE_CHECKING:
 class Masked:
     """The notes of an index that one reader sees, as a short list asks about them."""
 
-    def __init__(
-        self,
-        notes: NoteColumns,
-        postings: Postings,
-        mask: NDArray[np.bool_],
-        seq: int,
-        codes: Codes | None,
-        code_place: Column[np.int64],
-        coded: NDArray[np.bool_] | None,
-        tokens: dict[tuple[str, Count], Column[np.int64]],
-    ) -> None:
+    def __init__(self, contents: Contents, mask: NDArray[np.bool_], seq: int) -> None:
         import numpy as np
 
-        self._columns = notes
-        self._postings = postings
+        self._contents = contents
+        self._columns = contents.notes
+        self._postings = contents.postings
         self._mask = mask
         self._seq = seq
-        self._codes = codes
-        self._code_place = code_place
-        self._coded = coded
-        self._tokens = tokens
         self._notes = int(np.count_nonzero(mask))
         # The places of the notes that were returned, so that they need not be looked up again.
         self._places: dict[int, int] = {}
@@ -73,8 +71,9 @@ class Masked:
     @property
     def numbers(self) -> list[int]:
         """The numbers of all notes under the mask."""
-        found: list[int] = self._columns.number.values[self._mask].tolist()
-        return found
+        import numpy as np
+
+        return self._numbers_at(np.flatnonzero(self._mask).tolist())
 
     def authors(self, said: frozenset[str]) -> list[str]:
         """Return the authors of notes under the mask whose names have one of these words."""
@@ -85,11 +84,14 @@ class Masked:
 
         Only notes with one of the `rare_terms` are returned. The statistics are of the mask.
         """
-        mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
-            asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
+            asked, count=count, mask=self._counted_mask, bm25=bm25, first=self._columns.first
         )
         return self._numbers_at(places), statistics
+
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        """Return the statistics of the notes under the mask."""
+        return self._postings.statistics(asked, self._counted_mask)
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
         """Return the notes of the `count` nearest codes, each once, so there may be fewer.
@@ -99,9 +101,10 @@ class Masked:
         """
         import numpy as np
 
-        if self._codes is None:
+        codes, coded = self._contents.codes, self._contents.coded_mask(self._mask, self._seq)
+        if codes is None or coded is None:
             return []
-        of = self._code_place.values
+        of = self._contents.code_place.values
 
         def first(rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
             # Sort by note id. The codes of one note keep the order of its windows.
@@ -109,7 +112,7 @@ class Masked:
             low, high = self._columns.id_low.values, self._columns.id_high.values
             return rows[np.lexsort((rows, low[places], high[places]))[:wanted]]
 
-        rows = self._codes.near(vector, count=count, mask=self._coded, first=first)
+        rows = codes.near(vector, count=count, mask=coded, first=first)
         return self._numbers_at(np.unique(of[rows]).tolist())
 
     def counts(self, numbers: Sequence[int], asked: Sequence[str]) -> list[Mapping[str, int]]:
@@ -134,13 +137,8 @@ class Masked:
 
         For each tokenizer, `count` is called once for each note, until the index is built again.
         """
-        import numpy as np
-
-        counted = self._tokens.setdefault((tokenizer, count), Column(np.int64))
-        numbers = self._columns.number.values[len(counted) :].tolist()
-        found = dict(content_tokens(db, numbers, count))
-        counted.extend([found.get(number, 0) for number in numbers])
-        return int(counted.values[self._mask].sum())
+        counts = self._contents.token_counts(db, count, tokenizer)
+        return int(counts[self._mask].sum())
 
     def within(self, numbers: Collection[int]) -> list[int]:
         """Return those of some notes that are under the mask."""
@@ -149,6 +147,11 @@ class Masked:
             for number in numbers
             if (place := self._columns.find_place(number)) is not None and self._mask[place]
         ]
+
+    @property
+    def _counted_mask(self) -> NDArray[np.bool_] | None:
+        """The mask, or None if it has every note: then the terms need no selection."""
+        return None if self._notes == len(self._mask) else self._mask
 
     def _numbers_at(self, places: Sequence[int]) -> list[int]:
         numbers: list[int] = self._columns.number.values[places].tolist()
@@ -167,15 +170,11 @@ class Masked:
 _: type[NumberedScope] = Masked
 
 
-_BATCH = 10_000
 _DEAD_MIN = 1_000
-_NOTE = ", ".join(f"note.{name}" for name in NoteRow._fields)
-_STATE = ", ".join(f"state.{name}" for name in StateRow._fields)
-_NOTES = (
-    f"SELECT {_NOTE}, {_STATE}, told.terms FROM note "
-    f"JOIN state ON state.number = note.number AND state.seq_to = {OPEN} "
-    "JOIN told ON told.number = note.number "
-)
+# A block is made again if more of its notes were touched since: of a large one, of a small one.
+_TOUCHED_MAX, _TOUCHED_MAX_SMALL = 256, 64
+# A recall does not wait longer than this to keep a block. The next one tries again.
+_BUSY_SECONDS = 0.5
 
 
 class _Header(msgspec.Struct):
@@ -189,7 +188,7 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 
 
 class StandingIndex:
-    """The index of one store. It is built when it is first asked, and follows the log from then on.
+    """The index of one store, loaded when it is first asked. It follows the log from then on.
 
     It is used under the store's own lock for reading, and needs none of its own.
     """
@@ -197,7 +196,22 @@ class StandingIndex:
     def __init__(self, memory: SqliteMemory) -> None:
         self.memory = memory
         self._store = ""
+        # Blocks whose bytes are not what was written.
+        self._spoiled: set[Block] = set()
+        # The blocks when `keep` looked last, and how many small ones would fill the log.
+        self._looked: tuple[list[Block] | None, int] = (None, 0)
+        self._newest_format = 0
         self._clear()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """A remark for a recall if there are blocks of a newer version, which are not used."""
+        if self._newest_format <= BLOCK_FORMAT:
+            return ()
+        return (
+            f"the index in the file has format {self._newest_format}, of a newer version; this "
+            f"version reads {BLOCK_FORMAT}, so the index is made in memory",
+        )
 
     @contextmanager
     def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
@@ -208,58 +222,103 @@ class StandingIndex:
         """
         with self.memory.reading():
             self.follow()
-            mask = self._notes.mask(reader=reader, filters=filters, seq=seq, at=at)
-            near = self._codes is not None and self._model_seq <= seq
-            codes = self._codes if near else None
-            coded = self._coded_mask(mask, seq) if near else None
-            yield Masked(
-                self._notes, self._postings, mask, seq, codes, self._code_place, coded, self._tokens
-            )
+            mask = self._held.notes.mask(reader=reader, filters=filters, seq=seq, at=at)
+            yield Masked(self._held, mask, seq)
 
     def follow(self) -> int:
         """Read the entries appended since the last call. Return the position of the last one read.
 
-        Build the index again if the file holds another log now, or if too many of its notes are
-        dead: more than 1,000, and more than half. Raise `MemoryCorrupt` if a header cannot be read.
-        After any error the index is empty, and the next call builds it again.
+        Load the index again if the file holds another log now, if a block of it was replaced, or if
+        too many of its notes are dead: more than 1,000, and more than half. Raise `MemoryCorrupt`
+        if a header cannot be read. After any error the index is empty, and the next call loads it.
         """
         with self.memory.reading() as db:
             row = head_row(db, self.memory.path)
-            if row.store != self._store or not self._log_continues(db, row.head.count):
+            blocks = stored_blocks(db)
+            if (
+                row.store != self._store
+                or not self._log_continues(db, row.head.count)
+                or not self._loaded <= set(blocks)
+            ):
                 self._clear()
                 self._store = row.store
             if row.head.count > self._seq:
-                self._read(db, row.head)
-            if self._dead > max(_DEAD_MIN, len(self._notes) // 2):
+                self._read(db, row, blocks)
+            if self._held.dead > max(_DEAD_MIN, len(self._held.notes) // 2):
                 # This also removes the terms of erased notes.
                 self._clear()
-                self._read(db, row.head)
+                self._read(db, row, blocks)
             return self._seq
 
-    # -- following -----------------------------------------------------------------------------
+    # -- keeping -------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Make the blocks of the file that are due, each in a transaction of its own.
+
+        Those are missing ones, damaged ones, those of an older version, and those of which many
+        notes were touched. Where the file cannot be written, or is locked for more than half a
+        second, nothing is done. So is nothing where a newer version keeps blocks.
+        """
+        try:
+            with self.memory.reading() as db:
+                due = self._due(db)
+            for span in due:
+                self._keep_block(span)
+        except StorageFailed:
+            return
+
+    @property
+    def spoiled(self) -> bool:
+        """True if a block was found whose bytes are not what was written."""
+        return bool(self._spoiled)
+
+    def _due(self, db: sqlite3.Connection) -> list[Span]:
+        """Return the ranges of the blocks to make.
+
+        Look only if blocks came or went, or if the log has filled another small one. After a
+        failure to write, that is also when it is tried again.
+        """
+        count = head_row(db, self.memory.path).head.count
+        blocks = stored_blocks(db)
+        self._newest_format = max((block.format for block in blocks), default=0)
+        if self._newest_format > BLOCK_FORMAT:
+            return []
+        before, then = self._looked
+        if before == blocks and count // sizes.SMALL == then and not self._spoiled:
+            return []
+        self._looked = (blocks, count // sizes.SMALL)
+        spoiled, self._spoiled = self._spoiled, set()
+        usable = {
+            block.span
+            for block in blocks
+            if block.format == BLOCK_FORMAT and block not in spoiled and not _overdue(db, block)
+        }
+        return [span for span in spans(count) if span not in usable]
+
+    def _keep_block(self, span: Span) -> None:
+        with self.memory.writing(forced=False, busy_seconds=_BUSY_SECONDS) as writer:
+            row = head_row(writer.db, self.memory.path)
+            blocks = stored_blocks(writer.db)
+            if any(block.format > BLOCK_FORMAT for block in blocks):
+                return
+            known = self._looked[0] or ()
+            if any(block.span == span and block not in known for block in blocks):
+                # Another process or thread was quicker.
+                return
+            made = Contents(latest_model(writer.db))
+            made.add_range(writer.db, span)
+            write_block(writer.db, row, span, made.packed(writer.db, span))
+
+    # -- loading and following -----------------------------------------------------------------
 
     def _clear(self) -> None:
         self._seq, self._hash = 0, b""
-        self._notes = NoteColumns()
-        self._postings = Postings()
-        self._dead = 0
-        # The number of tokens of each note, by tokenizer.
-        self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
-        self._forget_codes(None)
-
-    def _forget_codes(self, model: tuple[int, int] | None) -> None:
-        import numpy as np
-
-        self._model_seq, self._dimensions = model or (0, 0)
-        self._codes = None if model is None else Codes(dimensions=self._dimensions)
-        # For each code, the place of its note, and the position from which it exists.
-        self._code_place, self._code_seq = Column(np.int64), Column(np.int64)
-        self._code_seq_newest = 0
-        # True while every note has one code, at the same place: then the mask needs no lookup.
-        self._aligned = True
+        self._held = Contents()
+        # The blocks that are a part of what is held. Their terms are read when they are needed.
+        self._loaded: set[Block] = set()
 
     def _log_continues(self, db: sqlite3.Connection, count: int) -> bool:
-        """Return True if the log still has the entry that was read last."""
+        """Return True if the log still has the entry that was read last, or none was read yet."""
         if not self._seq:
             return True
         if count < self._seq:
@@ -267,38 +326,84 @@ class StandingIndex:
         row = db.execute("SELECT hash FROM log WHERE seq = ?", (self._seq,)).fetchone()
         return row is not None and row[0] == self._hash
 
-    def _read(self, db: sqlite3.Connection, head: Head) -> None:
+    def _read(self, db: sqlite3.Connection, row: HeadRow, blocks: Sequence[Block]) -> None:
         try:
-            self._read_after(db)
+            if self._seq:
+                self._read_after(db, row.head)
+            else:
+                self._load(db, row, blocks)
         except BaseException:
             # A part of the entries was read, and which part is unknown.
             self._clear()
             raise
-        self._seq, self._hash = head.count, bytes.fromhex(head.hash)
+        self._seq, self._hash = row.head.count, bytes.fromhex(row.head.hash)
 
-    def _read_after(self, db: sqlite3.Connection) -> None:
-        """Read the entries after the position that the index has reached."""
+    def _load(self, db: sqlite3.Connection, row: HeadRow, blocks: Sequence[Block]) -> None:
+        """Read the whole index: from blocks where there are any, and the rest from the tables."""
+        self._held = held = Contents(latest_model(db))
+        stored = {block.span: block for block in blocks if block.format == BLOCK_FORMAT}
+        begin = 1
+        # For each block, the position after which vectors are read, or None if it is all read.
+        after: dict[Block, int | None] = {}
+        for span in _cover(stored, row.head.count):
+            if span.first > begin:
+                held.add_range(db, Span(begin, span.first - 1))
+            block = stored[span]
+            begin = span.last + 1
+            first = len(held.notes)
+            if not self._load_block(db, row, block):
+                held.add_range(db, span)
+            elif held.add_block_codes(read_part(db, row, block, CODES), first=first):
+                after[block] = block.seq
+            else:
+                held.add_vectors(db, span)
+                after[block] = None
+        held.add_range(db, Span(begin, row.head.count))
+        for block, vectors_after in after.items():
+            held.update(db, touched_numbers(db, block), vectors_after=vectors_after)
+
+    def _load_block(self, db: sqlite3.Connection, row: HeadRow, block: Block) -> bool:
+        """Add the notes of a block. Return False, and add none, if it is not what was written."""
+        notes = read_part(db, row, block, NOTES)
+        if notes is None:
+            self._spoiled.add(block)
+            return False
+
+        def read_terms(number: int) -> bytes:
+            with self.memory.reading() as db:
+                data = read_part(db, row, block, terms_part(number))
+                if data is not None:
+                    return data
+                self._spoiled.add(block)
+                made = Contents()
+                made.add_range(db, block.span, vectors=False)
+                return made.packed(db, block.span)[terms_part(number)]
+
+        self._held.add_block(notes, block.span, read_terms=read_terms)
+        self._loaded.add(block)
+        return True
+
+    def _read_after(self, db: sqlite3.Connection, head: Head) -> None:
+        """Read the entries after the position that the index has reached.
+
+        Raise `MemoryCorrupt` if one cannot be read; a part of them may be in the index then.
+        """
         touched = self._changed_numbers(db)
-        model = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
-        others = model is not None and model[0] != self._model_seq
+        held, new = self._held, Span(self._seq + 1, head.count)
+        model = latest_model(db)
+        others = model != held.model
         if others:
             # Vectors of another model were deleted when this one was chosen.
-            self._forget_codes((model[0], model[1]))
-        self._read_notes(db)
-        for number in touched:
-            self._update_note(db, number)
-        self._read_vectors(db, "number > ?", 0 if others else self._seq)
-        if not others:
-            for number in touched:
-                self._read_vectors(db, "number = ? AND seq > ?", number, self._seq)
+            held.forget_codes(model)
+        held.add_range(db, new, vectors=False)
+        held.update(db, touched, vectors_after=None if others else self._seq)
+        held.add_vectors(db, Span(1, head.count) if others else new)
 
     def _changed_numbers(self, db: sqlite3.Connection) -> list[int]:
         """Return the numbers of earlier notes that new entries are about.
 
         Raise `MemoryCorrupt` if the header of one cannot be read.
         """
-        if not self._seq:
-            return []
         ids: dict[str, None] = {}
         for (header,) in db.execute("SELECT header FROM log WHERE seq > ?", (self._seq,)):
             try:
@@ -315,116 +420,46 @@ class StandingIndex:
                 numbers.update(found or ())
         return sorted(number for number in numbers if number <= self._seq)
 
-    def _read_notes(self, db: sqlite3.Connection) -> None:
-        after = self._seq
-        while True:
-            rows = db.execute(
-                f"{_NOTES} WHERE note.number > ? ORDER BY note.number LIMIT {_BATCH}", (after,)
-            ).fetchall()
-            if not rows:
-                break
-            self._add(rows)
-            after = rows[-1][0]
-        past = db.execute(
-            f"SELECT state.number, {_STATE} FROM state WHERE number > ? AND seq_to < {OPEN}",
-            (self._seq,),
-        )
-        while some := past.fetchmany(_BATCH):
-            self._add_replaced_states(some)
-        for tag, number in db.execute("SELECT tag, number FROM tag WHERE number > ?", (self._seq,)):
-            self._tag(number, tag)
-        shares: dict[int, list[tuple[str, int, int]]] = {}
-        for number, *span in db.execute(
-            "SELECT number, agent_id, seq_from, seq_to FROM share WHERE number > ?", (self._seq,)
-        ):
-            shares.setdefault(number, []).append((span[0], span[1], span[2]))
-        for number, spans in shares.items():
-            self._notes.set_shares(number, spans)
 
-    def _add(self, rows: Sequence[tuple[object, ...]], *, again: bool = False) -> None:
-        end = len(NoteRow._fields)
-        notes = [(NoteRow(*row[:end]), StateRow(*row[end:-1])) for row in rows]  # type: ignore[arg-type]
-        self._notes.add(notes, again=again)
-        for row in rows:
-            self._postings.add(Counter(decode_terms(str(row[-1]))))
-
-    def _add_replaced_states(self, rows: Sequence[tuple[int, ...]]) -> None:
-        found = [(self._notes.find_place(row[0]), StateRow(*row[1:])) for row in rows]  # type: ignore[arg-type]
-        kept = [(place, state) for place, state in found if place is not None]
-        self._notes.add_replaced_states([place for place, _ in kept], [state for _, state in kept])
-
-    def _tag(self, number: int, tag: str) -> None:
-        place = self._notes.find_place(number)
-        if place is not None:
-            self._notes.add_tag(place, tag)
-
-    def _update_note(self, db: sqlite3.Connection, number: int) -> None:
-        """Update a note that new entries are about: its state, shares, tags and place.
-
-        If it was erased, or has other content now, it is dropped at its place. With other content
-        it is added again.
-        """
-        place = self._notes.find_place(number)
-        row = db.execute(f"{_NOTES} WHERE note.number = ?", (number,)).fetchone()
-        if place is not None and (row is None or _body(row) != self._body_at(place)):
-            self._notes.drop(place)
-            self._dead += 1
-            place = None
-        if row is None:
-            self._notes.set_shares(number, ())
-            return
-        known = 0 if place is None else int(self._notes.seq_from.values[place])
-        if place is None:
-            self._add([row], again=True)
-            for (tag,) in db.execute("SELECT tag FROM tag WHERE number = ?", (number,)):
-                self._tag(number, tag)
-        else:
-            self._notes.set_state(place, StateRow(*row[len(NoteRow._fields) : -1]))
-        past = db.execute(
-            f"SELECT state.number, {_STATE} FROM state "
-            f"WHERE number = ? AND seq_from >= ? AND seq_to < {OPEN}",
-            (number, known),
-        )
-        self._add_replaced_states(past.fetchall())
-        shares = db.execute(
-            "SELECT agent_id, seq_from, seq_to FROM share WHERE number = ?", (number,)
-        )
-        self._notes.set_shares(number, shares.fetchall())
-
-    def _body_at(self, place: int) -> int:
-        return int(self._notes.body_seq.values[place])
-
-    def _read_vectors(self, db: sqlite3.Connection, which: str, *values: int) -> None:
-        if self._codes is None:
-            return
-        size = 2 * self._dimensions
-        rows = db.execute(
-            f"SELECT number, seq, vector FROM vector WHERE {which} ORDER BY number, window", values
-        )
-        while some := rows.fetchmany(_BATCH):
-            places = [self._notes.find_place(number) for number, _, _ in some]
-            # The store does not check vectors. One of another length cannot be compared.
-            kept = [
-                (place, seq, vector)
-                for place, (_, seq, vector) in zip(places, some, strict=True)
-                if place is not None and len(vector) == size
-            ]
-            before = len(self._codes)
-            self._aligned = self._aligned and all(
-                place == at for at, (place, _, _) in enumerate(kept, before)
-            )
-            self._codes.add(b"".join(vector for _, _, vector in kept))
-            self._code_place.extend([place for place, _, _ in kept])
-            self._code_seq.extend([seq for _, seq, _ in kept])
-            newest = max((seq for _, seq, _ in kept), default=0)
-            self._code_seq_newest = max(self._code_seq_newest, newest)
-
-    def _coded_mask(self, mask: NDArray[np.bool_], seq: int) -> NDArray[np.bool_]:
-        """Return the mask over codes: those of notes under `mask` that existed as of `seq`."""
-        count = len(self._code_place)
-        coded = mask[:count] if self._aligned else mask.take(self._code_place.values)
-        return coded & (self._code_seq.values <= seq) if seq < self._code_seq_newest else coded
+def _cover(stored: Collection[Span], count: int) -> Iterator[Span]:
+    """Yield the ranges of those blocks that are there, ascending, none inside another."""
+    for span in spans(count):
+        if span in stored:
+            yield span
+        elif span.last - span.first + 1 == sizes.LARGE:
+            for first in range(span.first, span.last, sizes.SMALL):
+                if (small := Span(first, first + sizes.SMALL - 1)) in stored:
+                    yield small
 
 
-def _body(row: tuple[object, ...]) -> object:
-    return row[len(NoteRow._fields) + StateRow._fields.index("body_seq")]
+def _overdue(db: sqlite3.Connection, block: Block) -> bool:
+    """Return True if so many notes of a block were touched that it is to be made again."""
+    large = block.last - block.first + 1 == sizes.LARGE
+    most = _TOUCHED_MAX if large else _TOUCHED_MAX_SMALL
+    return len(touched_numbers(db, block)) > most
+
+
+def check_blocks(memory: SqliteMemory) -> None:
+    """Make each block of a memory again, and compare. Raise `MemoryCorrupt` if one differs.
+
+    Of a block whose notes were touched since, only the terms are compared; the rest is checked by
+    its code.
+    """
+    with memory.reading() as db:
+        row, model = head_row(db, memory.path), latest_model(db)
+        for block in stored_blocks(db):
+            if block.format != BLOCK_FORMAT:
+                continue
+            made = Contents(model)
+            made.add_range(db, block.span)
+            expected = made.packed(db, block.span)
+            if model is None or model[0] > block.seq:
+                # Codes of another model are never used.
+                expected.pop(CODES, None)
+            changed = (NOTES, CODES) if touched_numbers(db, block) else ()
+            for part, data in expected.items():
+                stored = read_part(db, row, block, part)
+                if stored is None or (stored != data and part not in changed):
+                    why = f"the index of entries {block.first:,} to {block.last:,} is damaged"
+                    what = "a recall makes it again, unless it was made to look right"
+                    raise MemoryCorrupt(where=str(memory.path), why=f"{why}; {what}")

@@ -14,7 +14,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
@@ -24,8 +25,8 @@ from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
 from tallystick.memory.note import Note, normalise
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.rank import FEW_NOTES, NEAREST, Hit, Ranked, nearest, rank
-from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
-from tallystick.memory.recall.selection import NOW, Filters, scope_numbers
+from tallystick.memory.recall.scope import DEFAULT, FIRST_RULES, FORMER, Embedder, Profile
+from tallystick.memory.recall.selection import NOW, Filters
 from tallystick.memory.recall.shortlist import (
     RULES,
     CachingEmbedder,
@@ -34,7 +35,6 @@ from tallystick.memory.recall.shortlist import (
     NumberedScope,
     Scan,
     Shortlist,
-    content_tokens,
     full_list,
     related_numbers,
     shortlist,
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
 # Ranking a scope of any size, as of a position and a time.
 #
 # A scope of at most `shortlist.LARGE` notes is ranked note by note. For a larger one a short list
-# is ranked; the receipt says which of the two it was. A standing index only makes it quicker:
-# without one the file is read, and the result is the same.
+# is ranked; the receipt says which of the two it was. Either way the notes come from one source: a
+# standing index or, without numpy, a scan of the file. The result is the same.
 
 
 _SEEDS = 10
@@ -114,19 +114,25 @@ def looking(
 ) -> Iterator[OpenScope]:
     """Read one state of a memory; yield its scope, which is valid inside the block only.
 
-    The index is used if the store has more than 2,000 notes. Raise `UsageError` if it is of another
+    Without an index the file is read. With one, blocks of it that are due are stored first, and
+    those that turn out to be damaged at the end. Raise `UsageError` if the index is of another
     memory, `NoteInvalid` if an argument is out of range.
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
+    if index is not None:
+        index.keep()
     with memory.reading() as db:
         seq, moment = check_viewpoint(memory, reader=reader, filters=filters, as_of=as_of, at=at)
         look = Viewpoint(reader=reader, filters=filters, seq=seq, at=moment)
-        if index is None or not _is_large(db):
+        if index is None:
             yield OpenScope(memory, db, look)
             return
         with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
             yield OpenScope(memory, db, look, standing)
+    if index.spoiled:
+        # Found only now, and the next process would find it again.
+        index.keep()
 
 
 class OpenScope:
@@ -153,9 +159,7 @@ class OpenScope:
     @property
     def large(self) -> bool:
         """True if there are more notes than are ranked one by one: more than 2,000."""
-        if self._standing is not None:
-            return self._standing.notes > limits.LARGE
-        return _is_large(self._db) and len(self._numbers(limits.LARGE + 1)) > limits.LARGE
+        return self._whole.notes > limits.LARGE
 
     @property
     def few(self) -> bool:
@@ -163,14 +167,11 @@ class OpenScope:
 
         That is at most 20.
         """
-        if self._standing is not None:
-            return self._standing.notes <= FEW_NOTES
-        return len(self._numbers(FEW_NOTES + 1)) <= FEW_NOTES
+        return self._whole.notes <= FEW_NOTES
 
     def whole(self) -> View:
         """Return a view of every note of the scope."""
-        few = None if self._standing is None or self.large else self._standing.numbers
-        return self._view(few)
+        return self._view(None)
 
     def of_all(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
@@ -179,12 +180,8 @@ class OpenScope:
 
         Raise the errors of `rank`.
         """
-        if self._standing is not None and not self.large:
-            listed = full_list(query, self._standing, self._standing.numbers)
-            return self._rank_list(query, listed, self._standing, k, profile, embedder)
-        seen = self.whole()
-        ranked = rank(query, seen, k=k, profile=profile, embedder=embedder, now=seen.at)
-        return RankedView(ranked=ranked, seen=seen)
+        listed = full_list(query, self._whole)
+        return self._rank_list(query, listed, k, profile, embedder)
 
     def of_shortlist(
         self, query: str, *, k: int, profile: Profile, embedder: Embedder | None
@@ -195,36 +192,20 @@ class OpenScope:
         `rank`.
         """
         once = None if embedder is None else CachingEmbedder(embedder)
-        look = self._look
-        whole: NumberedScope | None = self._standing
-        if whole is None:
-            whole = Scan(
-                self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
-            )
+        whole = self._whole
         listed = shortlist(query, whole, profile=profile, embedder=once)
         if profile.related:
-            listed = listed.with_more(
-                self._related_to_best(query, listed, whole, profile, once), whole
-            )
-        made = self._rank_list(query, listed, whole, k, profile, once)
+            listed = listed.with_more(self._related_to_best(query, listed, profile, once), whole)
+        made = self._rank_list(query, listed, k, profile, once)
         said = f"short list: {len(listed.numbers):,} of {whole.notes:,} notes are ranked"
         if self._standing is None:
             said += ", found by reading the file: there is no standing index"
         ranked = replace(made.ranked, notes=(*made.ranked.notes, said))
         return RankedView(ranked=ranked, seen=made.seen, rules=RULES)
 
-    def tokens(self, count: Count, found: RankedView, *, tokenizer: str) -> int:
+    def tokens(self, count: Count, *, tokenizer: str) -> int:
         """Return how many tokens all notes of the scope have."""
-        if self._standing is not None:
-            return self._standing.tokens(self._db, count, tokenizer=tokenizer)
-        if not found.rules:
-            return sum(count(found.seen.note(id).content) for id in found.seen.ids)
-        return sum(each for _, each in content_tokens(self._db, self._numbers(), count))
-
-    @property
-    def indexed(self) -> bool:
-        """True if the standing index answers here: the store has many notes."""
-        return self._standing is not None
+        return self._whole.tokens(self._db, count, tokenizer=tokenizer)
 
     def count_all(self, count: Count, *, tokenizer: str) -> None:
         """Count the tokens of all notes now, so that a recall need not.
@@ -236,22 +217,17 @@ class OpenScope:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _numbers(self, limit: int | None = None) -> list[int]:
+    @cached_property
+    def _whole(self) -> NumberedScope:
         look = self._look
-        return scope_numbers(
-            self._db,
-            reader=look.reader,
-            filters=look.filters,
-            seq=look.seq,
-            at=look.at,
-            limit=limit,
+        return self._standing or Scan(
+            self._db, reader=look.reader, filters=look.filters, seq=look.seq, at=look.at
         )
 
     def _rank_list(
         self,
         query: str,
         listed: Shortlist,
-        whole: NumberedScope,
         k: int,
         profile: Profile,
         embedder: Embedder | None,
@@ -260,7 +236,7 @@ class OpenScope:
 
         The view has the hits alone. Raise the errors of `rank`.
         """
-        scope = self._candidates(listed, whole, profile, embedder)
+        scope = self._candidates(listed, profile, embedder)
         ranked = rank(
             query,
             scope,
@@ -275,30 +251,33 @@ class OpenScope:
         return RankedView(ranked=ranked, seen=seen)
 
     def _candidates(
-        self, listed: Shortlist, whole: NumberedScope, profile: Profile, embedder: Embedder | None
+        self, listed: Shortlist, profile: Profile, embedder: Embedder | None
     ) -> Candidates:
         scope = Candidates(
-            self._db, listed, whole, seq=self._look.seq, vectors=embedder is not None
+            self._db, listed, self._whole, seq=self._look.seq, vectors=embedder is not None
         )
         if profile.related:
             scope.read_relations()
+        if profile.decay:
+            scope.read_worths(self._look.at)
         return scope
 
     def _related_to_best(
         self,
         query: str,
         listed: Shortlist,
-        whole: NumberedScope,
         profile: Profile,
         embedder: Embedder | None,
     ) -> set[int]:
         """Return the numbers of the notes that relations lead to from the best of the list."""
-        scope = self._candidates(listed, whole, profile, embedder)
+        scope = self._candidates(listed, profile, embedder)
         best = rank(
             query,
             scope,
             k=_SEEDS,
-            profile=msgspec.structs.replace(profile, related=0.0, token=0.0),
+            profile=msgspec.structs.replace(
+                profile, related=0.0, token=0.0, passage=0.0, tells=0.0
+            ),
             embedder=embedder,
             now=self._look.at,
             statistics=listed.statistics,
@@ -320,14 +299,6 @@ class OpenScope:
         )
 
 
-def _is_large(db: sqlite3.Connection) -> bool:
-    """Return True if a store has more notes than are ranked one by one, whoever may see them."""
-    (count,) = db.execute(
-        "SELECT count(*) FROM (SELECT 1 FROM note LIMIT ?)", (limits.LARGE + 1,)
-    ).fetchone()
-    return bool(count > limits.LARGE)
-
-
 # A recall, and the check of its receipt.
 
 
@@ -344,7 +315,8 @@ class Asking:
 
     `reader` None is the owner of the file. `as_of` is a position in the log, `at` a time in
     milliseconds; the defaults are the head and the clock's time. `tokens_max` limits the hits: the
-    best ones are returned that fit, by the `count` of `recall`.
+    best ones are returned that fit, by the `count` of `recall`. `weights` replace some of those of
+    the profile, and are in the receipt.
     """
 
     agent_id: str
@@ -355,6 +327,7 @@ class Asking:
     at: int | None = None
     strategy: Strategy = "auto"
     profile: Profile = DEFAULT
+    weights: Mapping[str, float] = field(default_factory=dict)
     tokens_max: int | None = None
 
 
@@ -407,7 +380,7 @@ def recall(
         hits = _fit_tokens(ranked.hits, seen, asking.tokens_max, count)
         tokens = None
         if count is not None:
-            whole = looked.tokens(count, made, tokenizer=tokenizer)
+            whole = looked.tokens(count, tokenizer=tokenizer)
             tokens = _tokens(query, hits, seen, count, whole=whole, name=tokenizer)
     derived = tuple(_derived_hit(hit, seen) for hit in hits)
     # Another process may append between the reading above and this transaction. The receipt names
@@ -521,16 +494,16 @@ def _profile(asking: Asking) -> Profile:
 
     For `graph`, relations have the weight 0.5 if the profile gives them none.
     """
+    profile = asking.profile.weighed(asking.weights)
     match asking.strategy:
         case "lexical":
-            return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)
+            return msgspec.structs.replace(profile, dense=0.0, token=0.0, passage=0.0)
         case "semantic":
-            return msgspec.structs.replace(asking.profile, lexical=0.0)
+            return msgspec.structs.replace(profile, lexical=0.0)
         case "graph":
-            related = asking.profile.related or _GRAPH
-            return msgspec.structs.replace(asking.profile, related=related)
+            return msgspec.structs.replace(profile, related=profile.related or _GRAPH)
         case _:
-            return asking.profile
+            return profile
 
 
 def _rank(
@@ -547,7 +520,7 @@ def _rank(
     if strategy == "exact":
         seen = looked.whole()
         return RankedView(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
-    used = embedder if profile.dense or profile.token else None
+    used = embedder if profile.dense or profile.token or profile.passage else None
     if used is not None and model is not None and used.digest != model:
         raise ModelMismatch(found=model, given=used.digest)
     ranked = looked.of_shortlist if rules else looked.of_all
@@ -633,6 +606,11 @@ def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> d
         said["few"] = few
     if seen.reader is not None:
         said["reader"] = seen.reader
+    if asking.profile.rules != FIRST_RULES:
+        # Receipts without it were ranked by the first rules.
+        said["ranking"] = asking.profile.rules
+    if asking.weights:
+        said["weights"] = dict(sorted(asking.weights.items()))
     if asking.tokens_max is not None:
         said["tokens_max"] = asking.tokens_max
     filters = _changed_filters(seen.filters)
@@ -666,10 +644,25 @@ def _request_of(receipt: RecallReceipt, profile: Profile) -> Asking:
             as_of=receipt.as_of,
             at=msgspec.convert(said["at"], type=int),
             strategy=msgspec.convert(said["strategy"], type=Strategy),
-            profile=profile,
+            profile=_profile_of(receipt, profile),
+            weights=msgspec.convert(said.get("weights", {}), type=dict[str, float]),
         )
     except (msgspec.ValidationError, KeyError) as error:
         raise UsageError(f"the receipt's scope cannot be read: {error}") from error
+
+
+def _profile_of(receipt: RecallReceipt, profile: Profile) -> Profile:
+    """Return the profile that ranked: the given one, or that of the receipt's earlier rules.
+
+    Raise `UsageError` for rules that this version does not know.
+    """
+    said = receipt.scope.get("ranking", FIRST_RULES)
+    if said == profile.rules:
+        return profile
+    former = FORMER.get(said) if isinstance(said, str) else None
+    if former is None:
+        raise UsageError(f"the receipt was ranked by other rules: {str(said)[:80]!r}")
+    return former
 
 
 def _rules(receipt: RecallReceipt) -> str:

@@ -101,9 +101,9 @@ _COLUMNS = (
     "state.valid_to, state.expires_at, deleted_at, state.state, quarantine"
 )
 _VISIBLE = (
-    "(agent_id = :reader OR scope IN ('public', 'global') OR (scope = 'shared' AND EXISTS ("
+    "(agent_id = :reader OR scope IN ('public', 'global') OR EXISTS ("
     "SELECT 1 FROM share WHERE share.number = note.number AND share.agent_id = :reader "
-    "AND share.seq_from <= :seq AND :seq < share.seq_to)))"
+    "AND share.seq_from <= :seq AND :seq < share.seq_to))"
 )
 
 
@@ -153,16 +153,11 @@ def scope_numbers(
     filters: Filters,
     seq: int,
     at: int,
-    limit: int | None = None,
 ) -> list[int]:
-    """Return the numbers of the notes that `select_notes` returns, in no order.
-
-    With `limit`, return at most that number of them.
-    """
+    """Return the numbers of the notes that `select_notes` returns, in no order."""
     where, given = _where(reader, filters, seq, at)
     rows = db.execute(
-        f"SELECT note.number FROM note JOIN state USING (number) WHERE {where} LIMIT :limit",
-        {**given, "limit": -1 if limit is None else limit},
+        f"SELECT note.number FROM note JOIN state USING (number) WHERE {where}", given
     )
     return [number for (number,) in rows]
 
@@ -270,11 +265,13 @@ def in_batches(
     given: Mapping[str, object] | None = None,
     *,
     order: str = "",
+    group: str = "",
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of some notes, batch after batch of ascending numbers.
 
     `select` ends with the name of the column that has the number; it gets an `IN (...)` appended.
-    `order` holds within one batch only: start it with the number to order all rows.
+    `order` holds within one batch only: start it with the number to order all rows. `group` is the
+    name of a column to group by, with the number in it.
     """
     wanted = sorted(set(numbers))
     for at in range(0, len(wanted), _BATCH):
@@ -282,7 +279,8 @@ def in_batches(
         # bound. `int` makes sure that they are numbers.
         listed = ",".join(map(str, map(int, wanted[at : at + _BATCH])))
         ordered = f" ORDER BY {order}" if order else ""
-        yield from db.execute(f"{select} IN ({listed}){ordered}", given or {})
+        grouped = f" GROUP BY {group}" if group else ""
+        yield from db.execute(f"{select} IN ({listed}){grouped}{ordered}", given or {})
 
 
 def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:

@@ -290,10 +290,10 @@ def verify_receipt_file(
 
     `key` is the public key of the receipt's maker, or the PEM file with it. `head` is a head of the
     memory that its owner gave. `profile` has to be the one that ranked. An export needs the key.
-    Raise a `ReceiptError` if something does not hold, and `UsageError` if `against` is neither a
-    memory nor an export. Raise `UsageError` too if it or the key cannot be read, or if an export
-    comes without a key or with a head. A forgetting has no query: raise `UsageError` for one. Raise
-    a `StorageFailed` if the memory cannot be opened.
+    Raise a `ReceiptError` if something does not hold, `ImportRefused` for a damaged export, and
+    `UsageError` if `against` is neither a memory nor an export. Raise `UsageError` too if it or the
+    key cannot be read, or if an export comes without a key or with a head, and what
+    `verify_with_memory` raises. Raise a `StorageFailed` if the memory cannot be opened.
     """
     file = read_receipt_file(data)
     if isinstance(key, Path):
@@ -331,9 +331,11 @@ def verify_with_memory(
 
     The whole copy is checked as well: a log that was changed anywhere gives no result. Without a
     `key` and a `head`, the head is the copy's own. If only scores by a model differ, by at most
-    0.001, the ranking is `close`. Raise a `ReceiptError` if something does not hold, `UsageError`
-    for a query of a forgetting.
+    0.001, the ranking is `close`. Raise a `ReceiptError` if something does not hold. Raise
+    `UsageError` for a query of a forgetting, or if the model's files are not the ones of this
+    version, and `UsageError` or `NoteInvalid` if this version cannot repeat the recall.
     """
+    # First what is quick: a receipt of somebody else needs no check of a whole copy.
     if key is not None:
         _check_key(file, key)
     receipt, query, given_key = _opened(file, query)
@@ -454,7 +456,8 @@ def _verify(
 ) -> tuple[Verified | VerifiedForget, str]:
     """Check a receipt that is genuine, and say why its recall was not repeated if it was not.
 
-    Raise a `ReceiptError` if it does not hold. If a model ranked, scores may differ by 0.001.
+    Raise a `ReceiptError` if it does not hold, and other errors as `verify_with_memory` does. If a
+    model ranked, scores may differ by 0.001.
     """
     if not isinstance(receipt, RecallReceipt):
         return verify_forgotten(memory, receipt, keys=None), ""

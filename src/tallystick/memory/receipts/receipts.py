@@ -226,8 +226,9 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
     `notes` are the hits in order, each with what is left of it. `query` is `same` if the receipt
     was given for it, `not_checked` if nothing was there to check its digest with. `ranking` is
-    `same` if the recall was repeated with the same result; `erased` if the result differs and notes
-    of its scope are gone, with the first `difference`; `not_recomputed` if it was not repeated.
+    `same` if the recall was repeated with the same result. It is `erased` if the result differs and
+    notes of its scope are gone, with the first `difference`; `not_recomputed` if it was not
+    repeated.
     `close` is the same notes in the same order with scores that differ in their last digits, as
     embeddings do between processors.
     """
@@ -435,7 +436,10 @@ def _first_place(
 
 
 def _close(one: object, other: object, tolerance: float) -> bool:
-    """Return True if two scores, or the scores of the same lanes, differ by at most `tolerance`."""
+    """Return True if two scores, or the scores of the same lanes, differ by at most `tolerance`.
+
+    Without a tolerance it is always False: equal ones are not given to it.
+    """
     if not tolerance:
         return False
     if isinstance(one, float) and isinstance(other, float):

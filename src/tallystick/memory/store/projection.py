@@ -22,6 +22,7 @@ import msgspec
 from tallystick.memory.note import Note, duplicate_digest
 from tallystick.memory.recall import words as ranking_terms
 from tallystick.memory.receipts.receipt import Receipt, id_of, receipt_hash
+from tallystick.memory.store.blocks import BLOCK_SCHEMA, delete_blocks_of
 from tallystick.memory.store.records import (
     MemoryRecord,
     ModelChosen,
@@ -43,6 +44,7 @@ from tallystick.memory.store.records import (
     NoteShared,
     NoteSighted,
     NotesRecalled,
+    NotesShared,
     NoteState,
     Verdict,
     decode_memory_record,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 
 
 # The version of the rows. If it differs from the one in a file, the projections are rebuilt.
-PROJECTION = f"3 {ranking_terms.VERSION}"
+PROJECTION = f"4 {ranking_terms.VERSION}"
 # The end position of a state or share that has not ended: larger than every position.
 OPEN = (1 << 62) - 1
 
@@ -69,7 +71,7 @@ PROJECTION_SCHEMA = (
     "CREATE INDEX note_same ON note (same) WHERE same IS NOT NULL",
     "CREATE INDEX note_key ON note (agent_id, key) WHERE key IS NOT NULL",
     "CREATE INDEX note_thread ON note (thread_id, position) WHERE thread_id IS NOT NULL",
-    "CREATE INDEX note_agent ON note (agent_id)",
+    "CREATE INDEX note_agent ON note (agent_id, author)",
     # The entries about a note, except the first one, whose position is the note's number.
     "CREATE TABLE later (number INTEGER NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (number, seq)) "
     "WITHOUT ROWID",
@@ -90,9 +92,14 @@ PROJECTION_SCHEMA = (
     "CREATE INDEX relation_target ON relation (target)",
     """CREATE TABLE share (
         number INTEGER NOT NULL, agent_id TEXT NOT NULL, seq_from INTEGER NOT NULL,
-        seq_to INTEGER NOT NULL, permission TEXT NOT NULL,
+        seq_to INTEGER NOT NULL, permission TEXT NOT NULL, by TEXT, rule INTEGER,
         PRIMARY KEY (number, agent_id, seq_from)
     ) WITHOUT ROWID""",
+    """CREATE TABLE share_rule (
+        seq_from INTEGER PRIMARY KEY, seq_to INTEGER NOT NULL, owner TEXT NOT NULL,
+        agent_id TEXT NOT NULL, tag TEXT, permission TEXT NOT NULL, by TEXT
+    )""",
+    "CREATE INDEX share_rule_owner ON share_rule (owner, seq_to)",
     """CREATE TABLE sighting (
         number INTEGER NOT NULL, seq INTEGER NOT NULL, at INTEGER NOT NULL,
         PRIMARY KEY (number, seq)
@@ -117,6 +124,7 @@ PROJECTION_SCHEMA = (
     "CREATE VIRTUAL TABLE words USING fts5"
     "(terms, content='told', content_rowid='number', columnsize=0, detail=none, "
     "tokenize=\"ascii tokenchars '_'\")",
+    *BLOCK_SCHEMA,
 )
 # Every table above that has rows of its own, with the order in which rows are compared.
 PROJECTION_TABLES = {
@@ -126,6 +134,7 @@ PROJECTION_TABLES = {
     "tag": "tag, number",
     "relation": "number, relation, target, seq_from",
     "share": "number, agent_id, seq_from",
+    "share_rule": "seq_from",
     "sighting": "number, seq",
     "access": "number, seq",
     "erased": "number",
@@ -155,7 +164,7 @@ _Later = _Changing | NoteRelated | NoteShared | NoteRedacted | NoteErasedRecord 
 
 def drop_projections(db: sqlite3.Connection) -> None:
     """Drop every projection table that exists. Vectors are not projections: they stay."""
-    for table in ("words", *PROJECTION_TABLES):
+    for table in ("words", "block", *PROJECTION_TABLES):
         db.execute(f"DROP TABLE IF EXISTS {table}")
 
 
@@ -189,6 +198,8 @@ def fold(
             db.execute("INSERT INTO model VALUES (?, ?, ?)", (header.seq, model, dimensions))
         case NotesRecalled() | NotesForgotten():
             _fold_receipt(db, header.seq, record)
+        case NotesShared():
+            _share_rule(db, header.seq, record)
         case NotesExported() | NotesForgetting():
             table = "exported" if isinstance(record, NotesExported) else "forgetting"
             db.execute(f"INSERT INTO {table} VALUES (?)", (header.seq,))
@@ -428,16 +439,31 @@ def _share(db: sqlite3.Connection, number: int, seq: int, record: NoteShared) ->
         (seq, number, record.agent_id, OPEN),
     )
     if record.permission is not None:
-        row = (number, record.agent_id, seq, OPEN, record.permission.value)
-        db.execute("INSERT INTO share VALUES (?, ?, ?, ?, ?)", row)
+        rule = None if record.rule is msgspec.UNSET else record.rule
+        said = (record.permission.value, record.by, rule)
+        row = (number, record.agent_id, seq, OPEN, *said)
+        db.execute("INSERT INTO share VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def _share_rule(db: sqlite3.Connection, seq: int, record: NotesShared) -> None:
+    db.execute(
+        "UPDATE share_rule SET seq_to = ? "
+        "WHERE owner = ? AND agent_id = ? AND tag IS ? AND seq_to = ?",
+        (seq, record.owner, record.agent_id, record.tag, OPEN),
+    )
+    if record.permission is not None:
+        who = (record.owner, record.agent_id, record.tag)
+        row = (seq, OPEN, *who, record.permission.value, record.by)
+        db.execute("INSERT INTO share_rule VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
 def _drop(db: sqlite3.Connection, number: int) -> None:
     """Delete the rows with what a note said. Rows that are gone already are no error.
 
-    Those are its terms, state, tags and sightings, and the relations that its content named.
-    Shares, accesses and later relations stay.
+    Those are its terms, state, tags and sightings, the relations that its content named, and the
+    block of the index. Shares, accesses and later relations stay.
     """
+    delete_blocks_of(db, number)
     row = db.execute("SELECT terms FROM told WHERE number = ?", (number,)).fetchone()
     if row is not None:
         # An FTS5 table with external content needs the old terms to remove them.

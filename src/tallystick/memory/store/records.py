@@ -19,7 +19,7 @@ from tallystick.memory.note import ConsolidationState, MemoryType, Note, Permiss
 
 
 class ForgetStrategy(enum.StrEnum):
-    """The way a note is forgotten. `consolidate` is a known name, but it is not implemented."""
+    """The way a note is forgotten. Consolidating needs a text, so `forget` refuses it by name."""
 
     SOFT_DELETE = "soft_delete"
     HARD_DELETE = "hard_delete"
@@ -99,10 +99,30 @@ class NoteRelated(msgspec.Struct, frozen=True, kw_only=True, tag="note.related")
 
 
 class NoteShared(msgspec.Struct, frozen=True, kw_only=True, tag="note.shared"):
-    """An agent got a permission on a note. None withdraws it."""
+    """An agent got a permission on a note. None withdraws it.
+
+    `rule` is the position of the `NotesShared` that it follows from, if it follows from one.
+    """
 
     agent_id: str
     permission: Permission | None
+    by: str | None = None
+    # Unset is not written: earlier versions wrote the other fields alone.
+    rule: int | msgspec.UnsetType = msgspec.UNSET
+
+
+class NotesShared(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="notes.shared"
+):
+    """Notes of `owner` are shared with an agent as they are remembered; None ends that.
+
+    With `tag`, it is about notes with that tag. Each note that it concerns has a `NoteShared`.
+    """
+
+    owner: str
+    agent_id: str
+    permission: Permission | None
+    tag: str | None = None
     by: str | None = None
 
 
@@ -266,6 +286,7 @@ MemoryRecord = (
     | NoteClosed
     | NoteRelated
     | NoteShared
+    | NotesShared
     | NoteDeleted
     | NoteArchived
     | NoteDecayed
@@ -289,6 +310,7 @@ EVENT_TYPES = {
     "note.closed": "memory_revised",
     "note.related": "memory_revised",
     "note.shared": "memory_share",
+    "notes.shared": "memory_share",
     "note.deleted": "memory_delete",
     "note.archived": "memory_revised",
     "note.decayed": "memory_revised",

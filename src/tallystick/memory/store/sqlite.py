@@ -381,14 +381,17 @@ class SqliteMemory:
     # -- writing -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def writing(self, *, forced: bool = True) -> Iterator[LogWriter]:
+    def writing(
+        self, *, forced: bool = True, busy_seconds: float | None = None
+    ) -> Iterator[LogWriter]:
         """Open one transaction for entries and their effects, all or nothing; an error undoes it.
 
         With `forced`, its commit waits for the disk. Without, it survives this process, but maybe
-        not a power cut. Raise `MemoryLocked` if another process holds the file for too long.
+        not a power cut. Raise `MemoryLocked` if another process holds the file for too long:
+        `busy_seconds`, by default those of the store.
         """
         self._prepare()
-        with self._file.writing(forced=forced) as db:
+        with self._file.writing(forced=forced, busy_seconds=busy_seconds) as db:
             row = head_row(db, self.path)
             writer = LogWriter(db, row, now=self.clock(), entropy=self._entropy)
             yield writer
@@ -521,7 +524,8 @@ def fold_all(
 
 def _is_current(row: HeadRow, tables: set[str]) -> bool:
     named = {statement.split()[2] for statement in PROJECTION_SCHEMA if "TABLE" in statement}
-    named = {name for name in named if name != "TABLE"} | {"words"}
+    # Files of earlier versions have no blocks. They only save work.
+    named = {name for name in named if name != "TABLE"} - {"block"} | {"words"}
     return row.projection == PROJECTION and row.projected == row.head.count and named <= tables
 
 

@@ -2,8 +2,9 @@
 
 The log is checked entry by entry. A body that is missing counts as `erased` if an entry says so,
 and as damage if none does. Then the projections are computed again in memory and compared row by
-row, and the vectors are compared with the digests in the log. A log cannot show that its end was
-cut off together with its head; a head that was kept elsewhere can.
+row, and the vectors are compared with the digests in the log. If numpy is installed, the blocks of
+the index are made again and compared too; without it they are not used. A log cannot show that its
+end was cut off together with its head; a head that was kept elsewhere can.
 
 Not checked: the version that made the projections, and whether the file is still to be scrubbed.
 They are no content. They only say what to do when the file is opened.
@@ -18,6 +19,7 @@ import msgspec
 
 from tallystick.core.chain import Head
 from tallystick.memory.errors import StorageFailed
+from tallystick.memory.recall.codes import has_numpy
 from tallystick.memory.store.projection import PROJECTION_SCHEMA, PROJECTION_TABLES, fold
 from tallystick.memory.store.records import (
     UNREADABLE,
@@ -82,6 +84,10 @@ def verify_memory(
                 _compare(db, scratch)
         if projections:
             memory.check_index()
+            if has_numpy():
+                from tallystick.memory.recall.index import check_blocks
+
+                check_blocks(memory)
     except _Broken as broken:
         return walk.report(total, broken.why, broken.seq)
     except StorageFailed as error:

@@ -11,7 +11,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,7 +94,10 @@ class ChildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The part of a run that its children share. `wrap` wraps functions of the caller."""
+    """The part of a run that its children share.
+
+    `wrap` wraps functions of the caller, and `deeper` is entered around a live child.
+    """
 
     run: str
     model_door: ModelDoor
@@ -98,6 +106,7 @@ class Parent:
     seed: int
     temperature: float | None
     wrap: Callable[[RunFunction], RunFunction]
+    deeper: Callable[[int], AbstractContextManager[None]]
     model: Model
     depth: int
     compact_at: int | None = None
@@ -158,6 +167,7 @@ class Children:
         run_attachments: RunAttachments,
         *,
         depth: int,
+        is_root: bool = False,
         parent: Parent | None = None,
         runner: ChildRunner | None = None,
     ) -> None:
@@ -165,6 +175,7 @@ class Children:
         self._queries = queries
         self._run_attachments = run_attachments
         self._depth = depth
+        self._is_root = is_root
         self._parent = parent
         self._runner = runner
         self._under_way: set[asyncio.Task[object]] = set()
@@ -310,7 +321,9 @@ class Children:
         # The parent waits, so it lends its place: its children may need it.
         waiting: AbstractAsyncContextManager[None] = nullcontext()
         if self._runner is not None:
-            waiting = self._runner.slots.lend(depth=self._depth)
+            # The root of the tree has no place to lend, at whatever depth it counts.
+            lent = 0 if self._is_root else self._depth
+            waiting = self._runner.slots.lend(depth=lent)
         try:
             async with waiting:
                 answers = list(await asyncio.gather(*tasks))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -19,6 +20,7 @@ from typing import Any, Literal, get_args
 from tallystick.core.errors import UsageError
 from tallystick.runtime.context.namespace import check_function
 from tallystick.sandbox.host import HostFunction, is_async
+from tallystick.sandbox.port import DEPTH
 
 # Returns True if a call needs a person's word: called with the name of the function, and with the
 # arguments and the named arguments as the program gave them.
@@ -27,6 +29,9 @@ FunctionPolicy = Literal["pure", "read", "effect"]
 _POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
 _KNOWN = f"{', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}"
 _KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
+# The number of runs above the run whose program calls the function.
+_DEPTH: ContextVar[int | None] = ContextVar("tallystick_depth", default=None)
+_DEPTH_DIGITS_MAX = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +139,11 @@ def check_functions(functions: Iterable[object]) -> set[str]:
                 f"functions: {str(called)[:80]} is no host function; use @host_function"
             )
         if each.name in names:
-            raise UsageError(f"functions: two are called {each.name}; give one another name")
+            raise UsageError(f"tools: two are called {each.name}; give one another name")
         names.add(each.name)
     groups = {name.partition(".")[0] for name in names if "." in name}
     for name in sorted(names & groups):
-        raise UsageError(f"functions: {name} is a function and a group of others; rename one")
+        raise UsageError(f"tools: {name} is a tool and a group of others; rename one")
     return names
 
 
@@ -179,6 +184,7 @@ def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
     async def elsewhere(*args: object, **kwargs: object) -> object:
         own = context.copy()
         own.run(_KEY.set, _KEY.get())
+        own.run(_DEPTH.set, _DEPTH.get())
 
         async def guarded() -> object:
             try:
@@ -207,11 +213,30 @@ def effect_key() -> str:
     return key
 
 
+def depth_here() -> int:
+    """Return the number of runs above this place: a run that starts here counts from there.
+
+    In a function that a program calls, these are its run and those above. Elsewhere it is what the
+    environment of this process says (`TALLYSTICK_DEPTH`), with the run that started the process; 0
+    without it. Raise `UsageError` if that is no whole number.
+    """
+    depth = _DEPTH.get()
+    if depth is not None:
+        return depth + 1
+    given = os.environ.get(DEPTH)
+    if not given:
+        return 0
+    if not (given.isascii() and given.isdigit() and len(given) <= _DEPTH_DIGITS_MAX):
+        raise UsageError(f"{DEPTH} is {given[:80]!r}; a whole number is needed, or none at all")
+    return int(given) + 1
+
+
 @contextmanager
-def under_key(key: str) -> Iterator[None]:
-    """Set the key that `effect_key` returns, and reset it on the way out."""
-    token = _KEY.set(key)
+def under_key(key: str, *, depth: int) -> Iterator[None]:
+    """Set the key that `effect_key` returns, and the run's depth; reset both on the way out."""
+    token, before = _KEY.set(key), _DEPTH.set(depth)
     try:
         yield
     finally:
         _KEY.reset(token)
+        _DEPTH.reset(before)

@@ -226,7 +226,10 @@ class _HostEffect:
 
     @cached_property
     def _kept(self) -> KeptRequest:
-        """Return what is asked, for the record of an effect. A long request is stored once."""
+        """Return what is asked, for the record of an effect. A long request is stored once.
+
+        Raise `AttachmentError` if it cannot be.
+        """
         call, files = self._call, self._functions.run_attachments
         return keep_effect_request(call.name, call.request, files)
 
@@ -255,7 +258,7 @@ class _HostEffect:
         self._scope.times.begin_live_once()
         if self._refused is not None:
             return self._note_and_return(error_reply(self._refused))
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             reply = self._functions.table.serve(self._asked, self._call)
         if isinstance(reply, bytes | Blocking):
             return self._then(reply, self._note_and_return)
@@ -301,11 +304,11 @@ class _HostEffect:
         return then(await reply)
 
     def _under_key(self, work: Blocking) -> bytes:
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             return work()
 
     async def _wait_and_note(self, reply: Awaitable[bytes]) -> bytes:
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             told = await reply
         await self._note(told).wait()
         return told
@@ -355,7 +358,10 @@ class _HostEffect:
         )
 
     def _kept_of_read(self) -> str | msgspec.UnsetType:
-        """Return what a read asked, for its answer. An effect that is refused never began."""
+        """Return what a read asked, for its answer; UNSET for a pure call or a long request.
+
+        UNSET also for an effect, whose beginning has it. One that is refused never began.
+        """
         policy = self._functions.policies.get(self._call.name, "pure")
         if policy == "pure" or self.is_effect:
             return msgspec.UNSET

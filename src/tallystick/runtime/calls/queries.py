@@ -34,7 +34,9 @@ from tallystick.core.records import (
     Record,
     SkillModel,
 )
-from tallystick.core.schema import check_schema, json_in_reply, problem_of
+from tallystick.core.schema.check import check_schema
+from tallystick.core.schema.replies import json_in_reply
+from tallystick.core.schema.values import problem_of
 from tallystick.core.views.open_calls import call_key
 from tallystick.model.port import Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.calls.decisions import ABANDONED, settle_doubt, settle_unsent
@@ -430,7 +432,11 @@ class QueryCall:
 
     @asynccontextmanager
     async def _pay(self, model: Model) -> AsyncIterator[ReservedCall]:
-        """Wait for a place, and yield the reservation, which may be one of its batch."""
+        """Wait for a place, and yield the reservation, which may be one of its batch.
+
+        On the way out it is released, unless it was settled. Raise what `ModelDoor.admit` raises;
+        for one of a batch, only `BudgetOverrun` if another call cost more than its reservation.
+        """
         held = self._held.pop(self._request.item, None)
         if held is None:
             async with self._door.admit(

@@ -48,7 +48,6 @@ PUT_BYTES_TOTAL_MAX = 64_000_000
 _GET_BYTES_MAX = 16_000_000
 _STR_BYTES_MAX = 4_000_000
 _TEXTS_OPEN_MAX = 64
-_PIECE_BYTES = 1 << 20
 _TEXT_TYPES = ("text/", "application/json")
 # The function for earlier outputs, and the prefix of the keys of those that are no attachments.
 _OUTPUT, _KEPT = "outputs.get", "kept:"

@@ -73,7 +73,6 @@ class Cursor:
         self._queries = {
             _key(each): (seq, each) for seq, each in numbered if isinstance(each, QueryRecord)
         }
-        self._known = frozenset(self._queries)
         # The number of records that are not repeated yet, by host call.
         self._left: Counter[int | None] = Counter(each.intent for _, each in self._queries.values())
         self._count = len(records)
@@ -122,10 +121,6 @@ class Cursor:
     def has_query(self, record: QueryRecord) -> bool:
         """Return True if this record is there and was not repeated yet."""
         return _key(record) in self._queries
-
-    def had_query(self, record: Record) -> bool:
-        """Return True if this record of a program's call is there, repeated or not."""
-        return isinstance(record, QueryRecord) and _key(record) in self._known
 
     def continuation(self, *, ending: bool) -> tuple[Continuation | None, RunEnded | None] | None:
         """Take the record of a resume or fork, if it is next, and return it.

@@ -388,7 +388,10 @@ class Journal:
             self._tell(found[0], new=False)
 
     def _go_live(self) -> Continuation:
-        """Start to append, and append the continuation first. Return it."""
+        """Start to append, and append the continuation first. Return it.
+
+        After a divergence, raise that again.
+        """
         assert self._continuation is not None, "a run with a record is resumed or forked"
         if self._stopped is not None:
             raise self._stopped

@@ -49,7 +49,7 @@ class PendingWrite:
 
 
 def _woken_by(future: Future[None]) -> asyncio.Future[None]:
-    """Return a wait on this loop that ends with the write."""
+    """Return a wait on this loop that ends with the write, whether it succeeds or fails."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[None] = loop.create_future()
 

@@ -273,7 +273,10 @@ class Backends:
         return bool(self._made)
 
     async def close(self) -> None:
-        """Close every backend that was created here. Closing twice is harmless."""
+        """Close every backend that was created here, and remove the directory of sockets.
+
+        A sandbox of the caller stays open. Closing twice is harmless.
+        """
         made, self._made = self._made, {}
         for backend in made.values():
             await backend.close()

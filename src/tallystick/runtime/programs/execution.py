@@ -8,7 +8,7 @@ cannot be repeated, and is an effect (`native_effect.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -31,7 +31,9 @@ from tallystick.core.records import (
     RunProgram,
     SkillUsed,
     SnapshotTaken,
+    depth_of,
 )
+from tallystick.runtime.calls.capability import ProgramGiven
 from tallystick.runtime.calls.children import Children
 from tallystick.runtime.calls.host import HostFunctions, ProgramHost
 from tallystick.runtime.calls.scope import CallScope, NumberedRun, Times
@@ -69,19 +71,17 @@ SNAPSHOT_FUEL = 6_000_000_000
 _REQUEST_BYTES = Limits().request_bytes
 _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 
-# Yields environment variables for a program while it runs.
-Around = Callable[[CallScope, RunState], AbstractAsyncContextManager[Mapping[str, str]]]
+# Yields what a program is given while it runs.
+Around = Callable[[CallScope, RunState], AbstractAsyncContextManager[ProgramGiven]]
 
 
 class RerunStopped(SandboxError):
     """Raised if a repeated program was stopped from outside, so nothing follows for its record."""
 
 
-def nothing_around(
-    scope: CallScope, state: RunState
-) -> AbstractAsyncContextManager[Mapping[str, str]]:
-    """Set no environment variables."""
-    return nullcontext({})
+def nothing_around(scope: CallScope, state: RunState) -> AbstractAsyncContextManager[ProgramGiven]:
+    """Give the program nothing."""
+    return nullcontext(ProgramGiven())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +152,7 @@ class ProgramRunner:
             skill_model=state.skills.model,
             host_calls_left=host_calls_left(state),
             outputs=state.outputs,
+            depth=depth_of(state.started),
         )
 
     async def run(self, scope: CallScope, source: str, state: RunState) -> ProgramFinished:
@@ -335,7 +336,7 @@ class ProgramRunner:
                 result = await programs.execute(
                     scope.program,
                     source,
-                    context=context.with_env(given) if given else context,
+                    context=_with_given(context, given),
                     host=host,
                     attempted=scope.note_attempt,
                 )
@@ -352,7 +353,8 @@ class ProgramRunner:
         """Return the record of a snapshot or of kept files, None if nothing was worth keeping.
 
         For a `known` program, return the one on record. Otherwise a snapshot is taken if it saves
-        about two seconds of programs, and a native program has its changed files kept.
+        about two seconds of programs, and a native program has its changed files kept. Raise what
+        `Programs.keep` raises.
         """
         if known:
             history = self._effects.history
@@ -360,6 +362,14 @@ class ProgramRunner:
         programs = self._parts.programs
         assert programs is not None
         return await programs.keep(finished, fuel_saved=SNAPSHOT_FUEL)
+
+
+def _with_given(context: ExecutionContext, given: ProgramGiven) -> ExecutionContext:
+    if not given.env_vars and given.session_token is None:
+        return context
+    return msgspec.structs.replace(
+        context.with_env(given.env_vars), session_token=given.session_token
+    )
 
 
 def wall_ms_left(state: RunState) -> int:
@@ -382,10 +392,14 @@ def program_context(
     """
     left = wall_ms_left(state)
     puts = WRITE in state.started.grants
+    # A child run tells its depth to native programs only. In the repeatable sandbox, the
+    # environment is part of what is repeated, and children of earlier versions had none.
+    tells_depth = program.effect or state.started.caller is None
     return ExecutionContext(
         session_id=state.started.session_id,
         timeout_ms=min(_PROGRAM_MS_MAX, left),
         deadline_ms=left,
+        recursion_depth=depth_of(state.started) if tells_depth else 0,
         program_name=f"<turn {program.turn}>",
         outputs_before=len(state.outputs),
         rerun=rerun,

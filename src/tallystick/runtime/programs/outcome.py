@@ -65,6 +65,7 @@ def finished_of(
             kind=result.error.kind,
             message=result.error.message,
             traceback=result.error.traceback,
+            line=result.error.line or msgspec.UNSET,
         )
     answer = result.metadata.get("answer")
     assigned = result.metadata.get("assigned")

@@ -21,11 +21,12 @@ from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
-    Caller,
+    AIDS,
     Continuation,
     Record,
     RunStarted,
     decode_record,
+    depth_of,
     encode_record,
 )
 from tallystick.core.resume_errors import FunctionsMissing
@@ -107,8 +108,14 @@ class RunRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     # None for the present, in UTC.
     clock: RunClock | None = None
+    # The helps for weak models; fewer than all only to measure what each one brings.
+    aids: tuple[str, ...] = AIDS
+    # What the caller wants of every answer; None for nothing.
+    instructions: str | None = None
     # An approval that holds for all calls of the run, for the child of a run that has one.
     decided: Decided | None = None
+    # The number of runs above this one.
+    recursion_depth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,10 +393,9 @@ def _as_it_counts(plan: Plan) -> RunStarted:
 
 
 def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
-    caller: Caller | None = plan.started.caller
-    depth = 0 if caller is None else caller.depth
+    depth, is_root = depth_of(plan.started), plan.started.caller is None
     if plan.door is None or plan.model is None or plan.children is None:
-        return Children(effects, queries, plan.run_attachments, depth=depth)
+        return Children(effects, queries, plan.run_attachments, depth=depth, is_root=is_root)
     now = _as_it_counts(plan)
     parent = Parent(
         run=plan.run,
@@ -399,6 +405,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         seed=now.seed,
         temperature=now.temperature,
         wrap=plan.around.wrap,
+        deeper=plan.around.deeper,
         model=plan.model,
         depth=depth,
         compact_at=plan.started.compact_at,
@@ -409,6 +416,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         queries,
         plan.run_attachments,
         depth=depth,
+        is_root=is_root,
         parent=parent,
         runner=plan.children,
     )
@@ -427,7 +435,10 @@ def _open_capabilities(
     children: Children,
     find_model: FindModel,
 ) -> RunCapabilities:
-    """Open the capabilities of a run, in their order."""
+    """Open the capabilities of a run, in their order. Return those that the run has.
+
+    Raise what they raise.
+    """
     opened: list[RunCapability] = []
 
     def others(asking: RunCapability) -> Sequence[RunFunction]:
@@ -466,7 +477,10 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
 def _table(
     plan: Plan, opened: RunCapabilities, queries: Queries, children: Children, data: RunData
 ) -> HostTable:
-    """Return the table of all functions that the programs of a run may call."""
+    """Return the table of all functions that the programs of a run may call.
+
+    A replay has no `budget.remaining`, and none of the capabilities: their answers are on record.
+    """
     functions = [*plan.run_attachments.functions(), *queries.functions(), *children.functions()]
     if plan.door is not None:
         remaining = remaining_of(plan.door.run_scopes)

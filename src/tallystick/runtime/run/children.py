@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced, Dimension
@@ -145,6 +145,7 @@ class ChildRuns:
             decided=self._approved,
         )
         with (
+            parent.deeper(caller.depth),
             lock_run(context.ledger, run),
             context.client_scopes.child(
                 parent.model_door, run, limits, parent=parent.run
@@ -191,9 +192,10 @@ class ChildRuns:
         asked = dataclasses.replace(
             self._resuming.for_child(), watch=self._tell, decided=self._decided
         )
-        ended = await resume(
-            context, run, asked, children=self, around=_InsideOf(parent), parent=parent
-        )
+        with parent.deeper(caller.depth):
+            ended = await resume(
+                context, run, asked, children=self, around=_InsideOf(parent), parent=parent
+            )
         row = context.ledger.row(run)
         assert row is not None
         return ended, row.head
@@ -210,6 +212,10 @@ class _InsideOf(Surroundings):
     def wrap(self, function: RunFunction) -> RunFunction:
         """Wrap as for the parent."""
         return self._parent.wrap(function)
+
+    def deeper(self, depth: int) -> AbstractContextManager[None]:
+        """Count a child of the child where its parent is counted."""
+        return self._parent.deeper(depth)
 
 
 def _for_children(context: RunContext) -> RunContext:

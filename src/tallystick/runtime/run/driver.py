@@ -192,7 +192,10 @@ class Driver:
             self._state, self._next = state, ()
 
     async def _end_cancelled(self) -> None:
-        """End a run that is cancelled. A replay or resume that is not live yet leaves no end."""
+        """End a run that is cancelled. A replay or resume that is not live yet leaves no end.
+
+        Raise the error of `watch` if that failed, and what `_finish` raises.
+        """
         if not self._journal.may_end:
             return
         if self._performed is not None:
@@ -215,7 +218,10 @@ class Driver:
         return f"stopped by {self.stopped_by}" if self.stopped_by else "cancelled by the user"
 
     async def _finish(self) -> None:
-        """Write the receipt and the end. Raise a cancel that came meanwhile, after that."""
+        """Write the receipt and the end. Raise a cancel that came meanwhile, after that.
+
+        Raise what `before_end` and the journal raise; then the end is not written.
+        """
         assert self._state.phase is Phase.ENDING
         left = await self._prepare_end()
         with self._journal.lock:
@@ -256,7 +262,10 @@ class Driver:
         return ReceiptIssued(receipt=receipt), state.ended
 
     def _pass_on(self) -> None:
-        """Apply every resume or fork that is on record between two intents."""
+        """Apply every resume or fork that is on record between two intents.
+
+        A resumed run raises `ResumeDiverged` if it does not repeat its record up to here.
+        """
         while (found := self._journal.continuation(ending=not self._next)) is not None:
             continuation, ended = found
             if ended is not None:

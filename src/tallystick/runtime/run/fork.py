@@ -77,8 +77,9 @@ async def fork(
     The turns are counted from 1; 0 is before the first. Raise `RunNotFound`, or `UsageError` if the
     parent cannot be forked after this turn: its chain is damaged, it holds steps, it has no such
     turn, or a call or a child run is open there. Raise `ResumeRefused` if it was pruned, or was
-    imported from a log of rlms, and the errors of `continue_run`. If the parent is removed
-    meanwhile, the fork is removed again, and the error is raised.
+    imported from a log of rlms, `RecordUnreadable` for a record of another version, and the errors
+    of `continue_run`. If the parent is removed meanwhile, the fork is removed again, and the error
+    is raised.
     """
     ledger = context.ledger
     if ledger.row(parent) is None:

@@ -53,8 +53,9 @@ async def replay(context: RunContext, run: str, *, timeout_ms: int | None = None
 
     A damaged chain is reported as a difference, and nothing is driven. Nothing is written. Raise
     `RunNotFound`, `ResumeRefused` or `StepsNotReplayed` if there is nothing to replay, and
-    `RecordUnreadable` for a record of another version. Raise `ReplayStopped` if the timeout, or the
-    stop of a program from outside, comes before any difference.
+    `RecordUnreadable` for a record of another version. Raise `AttachmentError` if an attachment of
+    the run is gone or damaged. Raise `ReplayStopped` if the timeout, or the stop of a program from
+    outside, comes before any difference.
     """
     ledger = context.ledger
     # The chain first: a replay of records that were changed would prove nothing.
@@ -88,7 +89,7 @@ async def _replay(
 ) -> ReplayReport:
     """Drive the run on its record, and report the first difference.
 
-    Raise `ReplayStopped` if it was stopped before one.
+    Raise `ReplayStopped` if it was stopped before one, and what `assemble` raises.
     """
     records, started = history.records, history.records[0]
     assert isinstance(started, RunStarted)

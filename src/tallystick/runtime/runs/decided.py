@@ -31,6 +31,13 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
         return sha256 in self.sha256s and self.run in ("", run)
 
 
+def as_decided(decision: PersonDecision | Decided | None, *, by: str = "") -> Decided | None:
+    """Return a decision as what it is about: a plain word is about the program that waits."""
+    if decision is None or isinstance(decision, Decided):
+        return decision
+    return Decided(decision=decision, by=by)
+
+
 def encode_decided(decided: Decided) -> bytes:
     """Return a decision as bytes."""
     return msgspec.json.encode(decided)

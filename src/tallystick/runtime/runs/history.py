@@ -144,7 +144,10 @@ def resolve_run(ledger: Ledger, named: str) -> str:
 
 
 def _last_run(ledger: Ledger) -> str:
-    """Return the newest run that no program began. Raise `UsageError` if there is none."""
+    """Return the newest run that no program began. Raise `UsageError` if there is none.
+
+    A chain of steps does not count. Nor does a run without an entry that another one began.
+    """
     after = ""
     while page := ledger.runs(_OUTERMOST, after=after, most=_LOOKED_AT, newest_first=True):
         for row in page:
@@ -182,12 +185,6 @@ def recorded_model(ledger: Ledger, named: str) -> RecordedModel:
 def runs_inside(ledger: Ledger, chain: str) -> list[str]:
     """Return the ids of runs that were begun inside a chain of steps. Erased ones are left out."""
     return [row.run for row in ledger.runs(RunFilter(parent=chain)) if not row.erased]
-
-
-def is_child(ledger: Ledger, run: str) -> bool:
-    """Return True if a program of another run began this one; False for an unknown run."""
-    row = ledger.row(run)
-    return row is not None and row.caller is not None
 
 
 def require_not_awaited(ledger: Ledger, run: str) -> None:
@@ -287,7 +284,10 @@ def session_of(ledger: Ledger, run: str) -> str | None:
 
 
 def other_run_of(ledger: Ledger, session_id: str, run: str) -> str | None:
-    """Return the id of another run that names this holder of attachments; None if there is none."""
+    """Return the id of another run that names this holder of attachments; None if there is none.
+
+    Raise what `session_of` raises.
+    """
     for row in ledger.runs(RunFilter(session=session_id)):
         if row.run != run and session_of(ledger, row.run) == session_id:
             return row.run

@@ -135,7 +135,10 @@ def doubtful_run(ledger: Ledger, row: RunRow) -> DoubtfulRun | None:
 
 
 def _may_have_open_call(ledger: Ledger, row: RunRow) -> bool:
-    """Return True if a run with this last entry may have an open call."""
+    """Return True if a run may have an open call, by its last entry; False for an empty run.
+
+    Raise what `decode_record` raises if that entry is an end that cannot be read.
+    """
     found = last_tag(ledger, row)
     if found is None:
         return False
@@ -184,7 +187,10 @@ def require_no_doubt(ledger: Ledger, run: str, scopes: Scopes) -> None:
 
 
 def _with_children(ledger: Ledger, run: str) -> Iterator[str]:
-    """Yield a run, and every run that it or one of those began."""
+    """Yield a run, and every run that it or one of those began.
+
+    One that is gone or cannot be read is yielded; what it began is not.
+    """
     waiting, seen = [run], {run}
     while waiting:
         each = waiting.pop()
@@ -231,7 +237,11 @@ class _Plan:
     records: Sequence[Record]
 
     def close_holds(self, within: Transaction | None) -> None:
-        """Settle or release each reservation, in the transaction that records the outcomes."""
+        """Settle or release each reservation, in the transaction that records the outcomes.
+
+        One with an outcome in `records` is settled at its cost; with `charge`, one that is open
+        there at its amount. Others are released. Without `scopes` nothing is done.
+        """
         ended, begun = History(self.records).holds
         if self.scopes is None:
             return

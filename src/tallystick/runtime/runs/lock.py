@@ -53,8 +53,8 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     With `steal`, the lock of a living process is renamed, so that it has no effect, and a new one
     is taken. Without it, raise `UsageError`. Raise `RunNotFound` if `run` is no id, and
     `LedgerUnavailable` if the file cannot be locked. A ledger in memory has no folder for locks:
-    then nothing is locked. If the file cannot be removed at the end, warn `CleanUpWarning`. A
-    request to stop that is older than the lock has no effect.
+    then nothing is locked, and the run is only noted as running. If the file cannot be removed at
+    the end, warn `CleanUpWarning`. A request to stop that is older than the lock has no effect.
     """
     folder = ledger.lock_folder
     if folder is None:
@@ -273,7 +273,11 @@ def _stop_path(folder: Path, run: str) -> Path:
 
 
 def _take(lock: FileLock, run: str, *, steal: bool) -> bool:
-    """Take a lock, with `steal` also from a living process. Return True if it was stolen."""
+    """Take a lock, with `steal` also from a living process. Return True if it was stolen.
+
+    The file of a stolen lock is renamed. Without `steal`, raise `UsageError` if a living process
+    has the lock. Raise `LedgerUnavailable` if the file cannot be locked.
+    """
     stolen = False
     try:
         # Twice: whoever only looks whether it is running has the lock for a moment too.

@@ -113,7 +113,8 @@ class ClientScopes:
     ) -> Iterator[ModelDoor]:
         """Open the scope of a child run inside its parent's, and yield its door to models.
 
-        Every scope that pays for the parent pays for the child as well.
+        Every scope that pays for the parent pays for the child as well. Raise `BudgetExhausted` at
+        the maximum depth, and `InvalidScope` if the scope is open already.
         """
         with self._account.lock:
             self._account.tree.enter(

@@ -446,7 +446,11 @@ class MoneyWait:
         self.leave()
 
     async def turn(self) -> None:
-        """Wait until no other call is before this one in line, or its time is over."""
+        """Wait until no other call is before this one in line, or its time is over.
+
+        In a line for money that other processes hold, the first also returns after a pause, to ask
+        again. Without a line, return at once.
+        """
         if self._line is None:
             found = self._run_scopes.first_line()
             if found is None:

@@ -95,17 +95,22 @@ def verdict_of_program(
     metadata = metadata_of(said, finished=True)
     if said.ok:
         return Verdict(value=said.value, metadata=metadata)
-    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    error = ProgramError(
+        kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+    )
     return Verdict(error=error, exit_code=said.exit & 0xFF or 1, metadata=metadata)
 
 
 def exit_code_of(status: int) -> int:
-    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process."""
+    """Return an exit code as shells give it: 128 plus the signal if a signal ended the process.
+
+    `status` is the exit code, or the signal as a negative number.
+    """
     return status if status >= 0 else _SIGNALLED - status
 
 
 def describe_end(status: int | None) -> str:
-    """Describe how a process ended, in words. A status of None is unknown."""
+    """Describe how a process ended, in words. A signal is negative; None is unknown."""
     if status is None:
         return "it is gone"
     if status >= 0:
@@ -116,9 +121,9 @@ def describe_end(status: int | None) -> str:
         return f"it was ended by signal {-status}"
 
 
-def output_for(context: ExecutionContext, folder: Path | None, *, session_id: str) -> ProgramOutput:
+def output_for(context: ExecutionContext, folder: Path | None) -> ProgramOutput:
     """Return the streams of one execution. Without `folder`, long output is not kept."""
-    stem = f"{session_id}-{new_id()}"
+    stem = f"{context.file_stem}-{new_id()}"
 
     def stream(suffix: str, keep: bool) -> OutputStream:
         return OutputStream(
@@ -141,11 +146,13 @@ def result_of(
     *,
     context: ExecutionContext,
     took_ms: int,
+    memory_bytes: int = 0,
     flags: Mapping[str, bool],
 ) -> ExecutionResult:
     """Return the result of a program or a command that has ended, and close its streams.
 
-    Each name in `flags` that is True is set in the metadata. `took_ms` is the whole time.
+    Each name in `flags` that is True is set in the metadata. `took_ms` is the whole time, and
+    `memory_bytes` the most that the interpreter had, 0 if unknown.
     """
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
@@ -170,6 +177,7 @@ def result_of(
         stop=verdict.stop,
         charge=ProgramCharge(
             wall_ms=execution.wall_ms,
+            memory_bytes=memory_bytes,
             host_calls=len(execution.calls),
             output_bytes=output.bytes_total,
         ),

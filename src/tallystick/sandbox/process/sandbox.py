@@ -66,7 +66,7 @@ def _unless(given: object, wanted: object) -> str | None:
 
 
 async def _isolation(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
-    """Check that other processes, network, host files and privileges cannot be reached."""
+    """Return why isolation fails; None if processes, network, files and rights are kept out."""
     result = await _run(
         session,
         "import os, socket\n"
@@ -123,7 +123,10 @@ async def _bridge(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str |
 
 
 async def _network(sandbox: ProcessSandbox, session: ProcessInterpreter) -> str | None:
-    """Check that a granted host is reached, another one is not, and both attempts are recorded."""
+    """Return why the network grant fails; None if it holds.
+
+    It holds if a granted host is reached, another one is not, and both attempts are recorded.
+    """
     seen: list[Attempt] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -237,11 +240,6 @@ class ProcessSandbox:
             found["PYTHONPATH"] = ":".join(str(path) for path in self.settings.packages)
         return found
 
-    @property
-    def launcher_pid(self) -> int | None:
-        """The process id of the launcher, None if it does not run."""
-        return self._launcher.pid
-
     async def layers(self) -> Mapping[str, str | None]:
         """Return each layer of isolation with None, or with the reason why this host lacks it.
 
@@ -280,7 +278,8 @@ class ProcessSandbox:
 
         Raise `IsolationMissing` if a required layer is missing, and `NotSupported` on other systems
         than Linux. Raise `UsageError` if `files` is not a directory or the sandbox is closed,
-        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded.
+        `SandboxError` if no box can be made, and `StoreError` if `saved` cannot be loaded. Raise
+        `OSError` if Python cannot be started.
         """
         box, proxy = await self.threads.run(
             lambda: self._make_box(files, network, record, resolve)

@@ -110,7 +110,7 @@ def check(caller: Caller, pointer: int, length: int) -> None:
 
 
 def _end_guest(caller: Caller, error: BaseException) -> int:
-    """Store the exception, and return a trap with which the engine ends the guest."""
+    """Store the exception in `raised`, and return a trap with which the engine ends the guest."""
     caller.raised = error
     trap = wasmtime.Trap("ended by the host")._consume()
     return ctypes.cast(trap, c_void_p).value or 0

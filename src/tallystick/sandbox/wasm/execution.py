@@ -398,7 +398,10 @@ class Execution:
         return box.reply
 
     def _begin(self, answer: Awaitable[bytes], box: _Box) -> None:
-        """Start a coroutine on the loop; its end wakes the program. To be called on the loop."""
+        """Start a coroutine on the loop; its end wakes the program. To be called on the loop.
+
+        If its wait was abandoned, it is closed instead.
+        """
         if box.abandoned and not isinstance(answer, asyncio.Future):
             # The program has stopped waiting, and the call has not started: it never will.
             if inspect.iscoroutine(answer):
@@ -513,7 +516,8 @@ def program_payload(source: bytes, context: ExecutionContext) -> bytes:
     part of the line is left out.
     """
     name = "".join(each if each.isprintable() else "?" for each in context.program_name)
-    env = b"\0" + msgspec.json.encode(context.env_vars) if context.env_vars else b""
+    environment = context.environment
+    env = b"\0" + msgspec.json.encode(environment) if environment else b""
     return name.encode("utf-8", "replace") + env + b"\n" + source
 
 
@@ -639,5 +643,7 @@ def _verdict(
     if said.kind == "MemoryError" and refused:
         error = ProgramError(kind=KINDS["memory"], message=memory, traceback=said.traceback)
         return "memory", error, NOT_RUN
-    error = ProgramError(kind=said.kind, message=said.message, traceback=said.traceback)
+    error = ProgramError(
+        kind=said.kind, message=said.message, traceback=said.traceback, line=said.line
+    )
     return "finished", error, said.exit & 0xFF or 1

@@ -299,7 +299,7 @@ class Namespace:
     def live_instance(self) -> Instance:
         """Return the live instance; rebuild it if it was dropped.
 
-        Raise `UsageError` if the session is closed, and `SandboxError` if rebuilding fails.
+        Raise `UsageError` if the session is closed, and what `_rebuild` raises.
         """
         if self._closed:
             raise UsageError("the session is closed")
@@ -382,7 +382,10 @@ class Namespace:
     # -- making --------------------------------------------------------------------------------
 
     def _rebuild(self) -> Instance:
-        """Return a new instance in the state of the checkpoint and the journal."""
+        """Return a new instance in the state of the checkpoint and the journal.
+
+        Raise `GuestBroken` if a fresh guest does not start, and what `Journal.replay` raises.
+        """
         instance = self._sandbox.new_instance()
         try:
             if self._checkpoint is not None:

@@ -121,7 +121,7 @@ class WasmPrograms:
         """Return the interpreter and its variables; None if no program of the run used fuel.
 
         Two programs of our own run after the copy, to list and to record the variables. Raise
-        `SandboxError` if the interpreter cannot be rebuilt.
+        what `WasmInterpreter.image` and `WasmInterpreter.execute` raise.
         """
         if not self._has_run:
             return None

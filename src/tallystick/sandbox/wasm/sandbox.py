@@ -269,8 +269,8 @@ class WasmInterpreter:
     async def image(self) -> Image:
         """Return the current state as an image. The next rebuild starts from it.
 
-        Raise `SandboxError` if a dropped interpreter cannot be rebuilt, and `UsageError` if the
-        session is closed.
+        Raise `SandboxError` if a dropped interpreter cannot be rebuilt, `GuestBroken` if the guest
+        does not start, and `UsageError` if the session is closed.
         """
         async with self._turn:
             return await self._in_thread(self._namespace.checkpoint)
@@ -360,7 +360,7 @@ class WasmInterpreter:
     def _output(self, context: ExecutionContext) -> ProgramOutput:
         """Return the streams for one program. Both files share a name that is made on demand."""
         folder = self._sandbox.output_directory
-        stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
+        stem = functools.cache(lambda: f"{context.file_stem}-{new_id()}")
 
         rerun = context.rerun
         in_memory = rerun is not None and rerun.calls is None
@@ -423,7 +423,10 @@ _Probe = Callable[["WasmInterpreter"], Awaitable[str | None]]
 
 
 async def run_self_test(sandbox: WasmSandbox) -> Sequence[tuple[str, str | None]]:
-    """Test each capability in a new session. Return it with None, or with what went wrong."""
+    """Test each capability in a new session. Return it with None, or with what went wrong.
+
+    Errors of `open` are raised, not returned.
+    """
     outcomes = []
     for capability, probe in _PROBES:
         session = await sandbox.open(session_id=new_id())

@@ -119,10 +119,11 @@ class Folder:
     def _list(
         self, directory: int, prefix: str, found: list[FileEntry], left_out: list[str]
     ) -> None:
-        """Add the entries of an open directory, and of those below it, under `prefix`.
+        """Add the files of an open directory, and of those below it, to `found`, under `prefix`.
 
-        Raise `SkillUnreadable` if they are too many or too deep, `NotInside` or `OSError` if one
-        cannot be opened.
+        What is no file or directory, or has a name that is refused, is added to `left_out`. Raise
+        `SkillUnreadable` if they are too many or too deep, `NotInside` or `OSError` if one cannot
+        be opened.
         """
         if prefix.count("/") > _SKILL_DEPTH_MAX:
             raise SkillUnreadable(

@@ -197,7 +197,11 @@ def _problem(level: Level, code: str, message: str) -> Problem:
 
 
 def _decode(raw: bytes, problems: list[Problem]) -> str | None:
-    """Return a file's text with newlines as line ends; None, with an error, if it is binary."""
+    """Return a file's text with newlines as line ends; None, with an error, if it is binary.
+
+    Errors and warnings are added to `problems`. Bytes that are not UTF-8 become U+FFFD, with a
+    warning, and so a byte-order mark is left out.
+    """
     if raw.startswith(_BOM):
         problems.append(_problem("warning", "encoding.bom", "it begins with a byte-order mark"))
         raw = raw.removeprefix(_BOM)

@@ -196,7 +196,7 @@ def _letter_name(letter: str) -> str:
 def _hidden_text_problems(parts: Split) -> Iterator[Problem]:
     """Yield a warning for each text that has hidden characters.
 
-    It says what Unicode's tag characters among them spell.
+    It names the first five, and says what Unicode's tag characters among them spell.
     """
     fields = parts.fields or {}
     texts = [(key, value) for key, value in fields.items() if isinstance(value, str)]

@@ -277,7 +277,7 @@ def _flat(value: object) -> str:
 
 
 def _split_outside_brackets(text: str, *, separators: str, opening: str, closing: str) -> list[str]:
-    """Split at separators that are not inside brackets; leave out empty parts."""
+    """Split at separators that are not inside brackets. Strip the parts; leave out empty ones."""
     parts, part, depth = [], "", 0
     for each in text:
         depth += (each == opening) - (each == closing and depth > 0)
@@ -415,7 +415,8 @@ def _warn_of_unknown(found: Mapping[str, object], fields: Fields) -> None:
 def _name(fields: Fields, directory: str) -> str:
     """Return the name of a skill, or of its folder if it has no usable one.
 
-    If the folder gives none either, add an error and return "".
+    If the folder gives none either, add an error and return "". Add a warning for a name that is
+    missing, unusable, long, or not that of the folder.
     """
     given = fields.text("name")
     name = usable_name(given)
@@ -442,7 +443,10 @@ def _name(fields: Fields, directory: str) -> str:
 
 
 def _description(fields: Fields) -> tuple[str, str]:
-    """Return the description and its short form; each is used for the other if that is missing."""
+    """Return the description and its short form; each is used for the other if that is missing.
+
+    A missing description is a problem: an error if the short form is missing too, else a warning.
+    """
     description = fields.text("description", chars_max=_DESCRIPTION_CHARS_MAX)
     short = one_line_text(fields.text("short"))
     if not one_line_text(description):

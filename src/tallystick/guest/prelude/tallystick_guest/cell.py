@@ -17,7 +17,7 @@ import random
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tallystick_guest import (
     answer,
@@ -33,10 +33,11 @@ from tallystick_guest import (
 _VALUE = "__tally_value__"
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _COROUTINE = 0x80
+_CodeRange = tuple[int | None, int | None, int | None, int | None]
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _Expr, _Assign, _Name, _STORE = ast.Expr, ast.Assign, ast.Name, ast.Store()
 _AugAssign = ast.AugAssign
-_describe = describe.describe
+_describe, _describe_line = describe.describe, describe.describe_line
 _VALUE_CHARS_MAX = 65_536
 _TRACEBACK_CHARS_MAX = 16_384
 _BALLAST_BYTES = 1 << 20
@@ -328,9 +329,43 @@ def failure_of(error: BaseException) -> dict[str, object]:
         "traceback": _cut(shown),
         "exit": 1,
     }
+    try:
+        line = _line_of(error)
+    except BaseException:
+        line = ""
+    if line:
+        failure["line"] = _cut(line)
     if _isinstance(error, wire.SandboxViolation):
         failure["capability"] = str(error.capability)[:_NAME_CHARS_MAX]
     return failure
+
+
+def _line_of(error: BaseException) -> str:
+    """The line of the program where it failed, and its values; "" if nothing is known of them."""
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename in _programs:
+            last = trace
+        trace = trace.tb_next
+    if last is None:
+        return ""
+    frame, code = last.tb_frame, last.tb_frame.f_code
+    lines = _line_cache[code.co_filename][2]
+    if not 0 < last.tb_lineno <= len(lines):
+        return ""
+    line = lines[last.tb_lineno - 1]
+    place = _nth(code.co_positions(), last.tb_lasti // 2)
+    part = ""
+    if place is not None and place[0] == place[1] == last.tb_lineno and place[3] is not None:
+        part = str(line.encode()[place[2] : place[3]], "utf-8", "replace")
+    return _describe_line(line, part, frame.f_locals, frame.f_globals)
+
+
+def _nth(items: Iterator[_CodeRange], number: int) -> _CodeRange | None:
+    for place, each in enumerate(items):
+        if place == number:
+            return each
+    return None
 
 
 def _traceback_of(error: BaseException) -> str:

@@ -6,6 +6,7 @@ and only on values of exactly these types. Fields of dataclasses and named tuple
 where they are stored. Any other object is named by its class.
 """
 
+import ast
 import collections
 import datetime
 import decimal
@@ -13,7 +14,7 @@ import fractions
 import itertools
 import types
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _type, _len, _repr = type, len, repr
 _islice = itertools.islice
@@ -227,3 +228,85 @@ _ATOMS = dict.fromkeys(
 _ATOMS |= dict.fromkeys((str, bytes, bytearray), _text)
 _ATOMS |= dict.fromkeys((datetime.datetime, datetime.time), _moment)
 _ATOMS |= {int: _int, decimal.Decimal: _decimal}
+
+
+# The values on a line that failed.
+#
+# Only plain names and their items are looked up, and items only in built-in containers: nothing of
+# the program runs, and what it would have computed is not computed again.
+
+
+_PARSED_CHARS_MAX, _LINE_CHARS_MAX, _VALUES_ON_LINE_MAX = 400, 160, 4
+_VALUE_CHARS_MAX, _LEVELS_ON_LINE = 80, 2
+_CONTAINERS = (dict, list, tuple, str)
+_COUNTED = (dict, list, tuple, set)
+_KEYS = (str, int, bool)
+_CODE = (_Function, _Module, type, types.BuiltinFunctionType, types.MethodType)
+_MISSING = object()
+_ast_parse, _unparse, _child_nodes = ast.parse, ast.unparse, ast.iter_child_nodes
+
+
+def describe_line(
+    line: str, part: str, local_names: Mapping[str, object], global_names: Mapping[str, object]
+) -> str:
+    """Return a line that failed and under it its values with their types; "" without any.
+
+    `part` is the expression of the line that failed, if it is known, else "". Functions, classes
+    and modules are no values. A line of over 400 characters gives none.
+    """
+    line = line.strip()
+    if _len(line) > _PARSED_CHARS_MAX:
+        # The parser overflows the stack of the interpreter on a line that is nested too deeply.
+        return ""
+    found: dict[str, str] = {}
+    for each in (part, line):
+        tree = _tree_of(each)
+        if tree is not None and not found:
+            _collect_values(tree, (local_names, global_names), found)
+    if not found:
+        return ""
+    shown = [f"{name} is {value}" for name, value in found.items()]
+    return "\n".join([_cut(line, _LINE_CHARS_MAX), *shown[:_VALUES_ON_LINE_MAX]])
+
+
+def _tree_of(text: str) -> ast.AST | None:
+    # The head of a loop or a condition is no statement without a body.
+    for each in (text, f"{text} pass", f"{text.removeprefix('el')} pass"):
+        try:
+            return _ast_parse(each) if text else None
+        except (SyntaxError, ValueError):
+            continue
+    return None
+
+
+def _collect_values(
+    node: ast.AST, names: tuple[Mapping[str, object], ...], found: dict[str, str]
+) -> None:
+    value = _looked_up(node, names)
+    if value is not _MISSING:
+        if not isinstance(value, _CODE):
+            shown = _cut(_Description().of(value, _LEVELS_ON_LINE), _VALUE_CHARS_MAX)
+            count = f" of {_len(value):,}" if _type(value) in _COUNTED else ""
+            found[_unparse(node)] = f"{shown} ({type_name(value)}{count})"
+        return
+    for each in _child_nodes(node):
+        _collect_values(each, names, found)
+
+
+def _looked_up(node: ast.AST, names: tuple[Mapping[str, object], ...]) -> object:
+    """The value of a name or of an item of one; `_MISSING` for anything else."""
+    if _type(node) is ast.Name:
+        for each in names:
+            if node.id in each:
+                return each[node.id]
+        return _MISSING
+    if _type(node) is not ast.Subscript:
+        return _MISSING
+    held = _looked_up(node.value, names)
+    index = node.slice.value if _type(node.slice) is ast.Constant else _looked_up(node.slice, names)
+    if _type(held) not in _CONTAINERS or _type(index) not in _KEYS:
+        return _MISSING
+    try:
+        return held[index]
+    except (LookupError, TypeError):
+        return _MISSING

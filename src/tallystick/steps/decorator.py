@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, assert_never, overload
@@ -38,7 +38,9 @@ from tallystick.runtime.calls.functions import effect_key
 from tallystick.runtime.run.surroundings import CallSite, set_call_site_finder
 from tallystick.runtime.runs.result import Run
 from tallystick.steps.active import ActiveStep, StepLog, enter
+from tallystick.steps.generators import lasting_result
 from tallystick.steps.replay import Served, StepReplay
+from tallystick.steps.threads import follow_threads
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -52,13 +54,15 @@ _AGAIN: ContextVar[StepReplay | None] = ContextVar("tallystick_steps_again", def
 
 
 def current_step() -> ActiveStep | None:
-    """Return the innermost step that is active here; None outside of steps.
+    """Return the innermost step that pays for what is done here; None outside of steps.
 
-    A step that has ended is skipped.
+    In a task or a thread that outlives its step, that is the step that started it, with `ended`
+    True.
     """
     found = _CURRENT.get()
-    # A task may outlive the step that started it; then the next one around is the current one.
-    while found is not None and found.ended:
+    # A step that was left in another context is still in the variable here: a generator that keeps
+    # it open may be closed anywhere. Its own frame is outside of it all the same.
+    while found is not None and found.ended and found.left_elsewhere and found.is_here():
         found = found.outer
     return found
 
@@ -109,7 +113,7 @@ def step_log() -> Iterator[StepLog]:
 
 
 def reset_steps(registry: StepRegistry) -> None:
-    """Clear the registry, the active steps of this context, and the log.
+    """Clear a registry, the active steps of this context, and the log.
 
     The steps end without receipts.
     """
@@ -209,6 +213,33 @@ def within_step(
     return call
 
 
+def hand_over(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Return the function as it is given to another thread: it runs in the step of this place.
+
+    Outside of steps it runs in none, whichever step the other thread was started in.
+    """
+    return functools.partial(_run_inside, current_step(), function)
+
+
+def _run_inside(
+    active: ActiveStep | None,
+    function: Callable[Parameters, Result],
+    /,
+    *args: Parameters.args,
+    **kwargs: Parameters.kwargs,
+) -> Result:
+    before, log = _CURRENT.get(), _LOG.get()
+    _CURRENT.set(active)
+    set_call_site_finder(_call_site_here)
+    if active is not None:
+        _LOG.set(active.log)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _CURRENT.set(before)
+        _LOG.set(log)
+
+
 @contextmanager
 def _inside(active: ActiveStep | None) -> Iterator[None]:
     before, log, called_in = _CURRENT.get(), _LOG.get(), _CALLED_IN.get()
@@ -249,6 +280,8 @@ class StepFrame:
         self._kwargs = kwargs
         self._arguments = ""
         self._active: ActiveStep | None = None
+        # The current step and the log of a suspended frame, in which it goes on.
+        self._suspended: tuple[ActiveStep | None, StepLog | None] = None, None
         self.served: Served | None = None
 
     def __enter__(self) -> ActiveStep | None:
@@ -273,7 +306,13 @@ class StepFrame:
         self._active = found
         _CURRENT.set(found)
         set_call_site_finder(_call_site_here)
+        follow_threads(hand_over, is_inside=lambda: current_step() is not None)
         return found
+
+    @property
+    def function(self) -> str:
+        """The name of the function that is a step; "" if nothing is entered."""
+        return "" if self._definition is None else self._definition.function
 
     def keep_value(self, value: Result) -> Result:
         """Keep the value that the function returned, if possible, and return it.
@@ -299,10 +338,31 @@ class StepFrame:
         if active is None or active.ended:
             return False
         # A generator that keeps a step open may be closed in another context than it was made in.
-        # A step that is left in the variable there does no harm: `current_step` skips ended ones.
+        # A step that is left in the variable there does no harm: `current_step` skips it.
         if _CURRENT.get() is active:
             _CURRENT.set(active.outer)
+        else:
+            active.left_elsewhere = True
         return _leave(active, error)
+
+    def suspend(self) -> None:
+        """Step out of the frame without leaving it. `resumed` steps in again, in any context."""
+        self._suspended = _CURRENT.get(), _LOG.get()
+        _CURRENT.set(None if self._active is None else self._active.outer)
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Go on in a suspended frame while inside. The context of the caller is as before then."""
+        before = _CURRENT.get(), _LOG.get()
+        _CURRENT.set(self._suspended[0])
+        _LOG.set(self._suspended[1])
+        set_call_site_finder(_call_site_here)
+        try:
+            yield
+        finally:
+            self._suspended = _CURRENT.get(), _LOG.get()
+            _CURRENT.set(before[0])
+            _LOG.set(before[1])
 
 
 def _again_for(definition: StepDefinition) -> StepReplay | None:
@@ -362,8 +422,8 @@ def _describe(error: BaseException) -> str:
 
 
 # Rule 1: the current step is in context variables, so steps in threads, tasks and nested calls do
-# not mix. A plain `threading.Thread` begins with an empty context, so outside of any step;
-# `asyncio.to_thread` and `contextvars.copy_context().run` take the step along.
+# not mix. Tasks, callbacks of the loop and `asyncio.to_thread` take the step along by themselves;
+# `tallystick.steps.threads` does it for threads and pools.
 # Rule 2: nested steps form one tree of scopes, each inside the one that called it. So usage counts
 # in every step around, and the tightest limit applies. An outermost step has a tree of its own.
 # Rule 3: a boundary sees budget errors only, and only when its own step is left.
@@ -467,9 +527,12 @@ def step(
     In a resumed chain, a call that was completed with the same arguments returns its recorded
     value, if that was kept.
 
-    Raise `InvalidStep` for options that are not valid, or for a generator. A call raises it if its
-    `key` is no text or empty, or if a `def` function returns a coroutine. In a resume or replay, a
-    call raises `StepsDiverged` if the record has another outermost step.
+    A step that is a generator, or returns one, lasts until it is exhausted or closed, and is
+    charged until then. What it gives to threads and pools is charged too.
+
+    Raise `InvalidStep` for options that are not valid. A call raises it if its `key` is no text or
+    empty, or if the function returns a coroutine. In a resume or replay, a call raises
+    `StepsDiverged` if the record has another outermost step.
     """
     if callable(name):
         return step()(name)
@@ -495,16 +558,15 @@ def _wrap_function(
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:
         frame = StepFrame(definition, key=_key_of(key, args, kwargs), args=args, kwargs=kwargs)
-        with frame:
+        # An exit stack, so that a generator can keep the frame open.
+        stack = ExitStack()
+        result: object = None
+        with stack:
+            stack.enter_context(frame)
             if frame.served is not None:
                 return frame.served.value
-            result = function(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                result.close()
-                why = "it returned a coroutine, which would run outside of the step; use async def"
-                raise InvalidStep(field=definition.function, why=why)
-            return frame.keep_value(result)
-        return None
+            result = _returned(frame, stack, function(*args, **kwargs))
+        return result
 
     return call
 
@@ -517,24 +579,39 @@ def _wrap_coroutine_function(
     @functools.wraps(function)
     async def call(*args: object, **kwargs: object) -> object:
         frame = StepFrame(definition, key=_key_of(key, args, kwargs), args=args, kwargs=kwargs)
-        with frame:
+        stack = ExitStack()
+        result: object = None
+        with stack:
+            stack.enter_context(frame)
             if frame.served is not None:
                 return frame.served.value
-            return frame.keep_value(await function(*args, **kwargs))
-        return None
+            result = _returned(frame, stack, await function(*args, **kwargs))
+        return result
 
     return call
+
+
+def _returned(frame: StepFrame, stack: ExitStack, result: object) -> object:
+    """Return the result of a step. A generator keeps the step open: `stack` does not leave it then.
+
+    Raise `InvalidStep` for a coroutine.
+    """
+    if inspect.iscoroutine(result):
+        result.close()
+        why = "it returned a coroutine, which would run outside of the step; use async def"
+        raise InvalidStep(field=frame.function, why=why)
+    lasting = lasting_result(frame, result)
+    if lasting is None:
+        return frame.keep_value(result)
+    frame.suspend()
+    stack.pop_all()
+    return lasting
 
 
 def _name_of(function: object) -> str:
     name = getattr(function, "__name__", None)
     if not callable(function) or not isinstance(name, str):
         raise InvalidStep(field="function", why=f"a step is a function with a name: {function!r}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        # A generator's frame is left and entered again at every value, in the context of each
-        # caller, so the current step would change in the middle of it.
-        why = "a generator has no frame of its own; make a step of what it calls"
-        raise InvalidStep(field=name, why=why)
     return name
 
 

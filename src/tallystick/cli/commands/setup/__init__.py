@@ -1,0 +1,1 @@
+"""The commands that set tallystick up on a machine."""

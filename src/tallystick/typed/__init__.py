@@ -1,0 +1,1 @@
+"""Python types as schemas of JSON values, and values of them from JSON and back."""

@@ -1,0 +1,93 @@
+"""Nothing of the package is called by tests alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tools import unused as looked
+
+# What only tests call, and why it stays. A line that is not needed any more is a failure too.
+ONLY_TESTS = {
+    "core.budget.tree: BudgetTree.rearm": "the tree is the oracle for totals, which change",
+    "memory.recall.scope: ListScope.only": "a scope for the laws of ranking",
+    "memory.recall.view: View.accesses": "awaits the use of access counts in a ranking",
+    "memory.recall.view: View.only": "a view for the laws of ranking",
+    "memory.store.records: EVENT_TYPES": "the names of events that other systems know",
+    "memory.store.vectors: WINDOW_VERSION": "awaits the first change of how texts are cut",
+}
+# Capabilities that are on the way to both surfaces: their lines go with the change that wires them.
+ON_THE_WAY = {
+    "bridge.server: Bridge.revoke_all",
+    "bridge.tokens: TokenBook.matching",
+    "core.step: mark_escalated",
+    "memory.forget: decay_pass",
+    "memory.forget: expired_ids",
+    "memory.forget: forget_expired",
+    "memory.remember: record_access",
+    "memory.remember: relate",
+    "sessions.book: SessionBook.assign_vm",
+    "sessions.book: SessionBook.decrease_depth",
+    "sessions.book: SessionBook.increase_depth",
+    "sessions.book: SessionBook.set_variable",
+    "sessions.book: SessionBook.update_budget",
+    "sessions.rows: BudgetStatus.near_exhaustion",
+    "sessions.rows: _NEAR",
+    "steps.decorator: enter_step",
+    "steps.decorator: reset_steps",
+    "steps.decorator: step_model",
+}
+
+
+@pytest.mark.slow
+def test_nothing_of_the_package_is_used_by_tests_alone() -> None:
+    found = {str(each) for each in looked.unused()}
+
+    # Use it, remove it with its tests, or say here why it stays.
+    assert sorted(found - ONLY_TESTS.keys() - ON_THE_WAY) == []
+    assert sorted((ONLY_TESTS.keys() | ON_THE_WAY) - found) == []
+
+
+# -- the search itself -----------------------------------------------------------------------------
+
+
+def found_in(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is unused in a package of one module, of which `main` is a command."""
+    monkeypatch.setattr(looked, "_is_root", lambda name: name == "looked_at")
+    monkeypatch.setattr(looked, "_outside", lambda: iter(()))
+    monkeypatch.setattr(looked, "_documented", frozenset)
+    monkeypatch.setattr(looked, "public_modules", list)
+    path = tmp_path / "looked_at.py"
+    path.write_text(f"{source}\nmain()\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(looked, "_modules", lambda: iter([looked._read(path, "looked_at")]))
+    try:
+        return [each.name for each in looked.unused()]
+    finally:
+        sys.modules.pop("looked_at", None)
+
+
+BOX = "class Box:\n def open(self): ...\n def shut(self): ..."
+
+
+@pytest.mark.parametrize(
+    ("source", "unused"),
+    [
+        ("def main(): ...\ndef other(): ...", ["other"]),
+        ("def main(): other()\ndef other(): ...", []),
+        ("def main(): ...\ndef one(): two()\ndef two(): one()", ["one", "two"]),
+        ("def main(): ...\nSIZE = 1", ["SIZE"]),
+        ("def main(): return SIZE\nSIZE = 1", []),
+        (f"def main(): Box().open()\n{BOX}", ["Box.shut"]),
+        (f"def main(): getattr(Box(), 'open')()\n{BOX}", ["Box.shut"]),
+        (f"def main(): print(Box, 'call Box.open()')\n{BOX}", ["Box.shut"]),
+        (f"def main(): ...\ndef box(): Box()\n{BOX}", ["Box", "Box.open", "Box.shut", "box"]),
+        ("def main(): Box()\nclass Box:\n def __len__(self): return 0", []),
+        ("def main(): Box()\nclass Box(dict):\n def items(self): ...", []),
+    ],
+)
+def test_what_nothing_reaches_is_found(
+    source: str, unused: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found_in(source, tmp_path, monkeypatch) == unused
