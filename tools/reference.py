@@ -222,6 +222,10 @@ PROVIDER_MEANINGS = {
     "silence_seconds": "Time in which no byte comes.",
     "total_seconds": "Time for one attempt.",
     "stream": "False asks for a reply in one piece.",
+    "cache": "True has the provider keep the beginning of prompts, which costs less to read again.",
+    "headers": "A table of headers for each request. A value `$NAME` is that of a variable.",
+    "query": "A table of texts for the query of each address, such as `api-version`.",
+    "body": "A table of fields for each request, except those that a run sets or pays for.",
     "allow_plain_http": "True sends the key over http to an address outside private networks.",
 }
 

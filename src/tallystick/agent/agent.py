@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.functions import Ask
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
-    from tallystick.runtime.run.assembly import RunRequest
+    from tallystick.runtime.run.assembly import RunRequest, Watch
     from tallystick.runtime.run.replay import ReplayReport
     from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
@@ -75,6 +75,12 @@ _NO_MODELS: Mapping[str, Any] = {}
 
 def _watch_nothing(run: str, record: Record) -> None:
     """Take a record and do nothing."""
+
+
+def _logged(watch: Watch) -> Watch:
+    from tallystick.runtime.log import logged
+
+    return logged(watch)
 
 
 def _hear_nothing(heard: Any) -> None:  # noqa: ANN401 (what the driver tells of a reply)
@@ -201,7 +207,7 @@ class Agent:
 
         `answer` is the type of `Run.value`: a class such as a dataclass or a pydantic model, a list
         or union of them, or a JSON Schema. An answer that does not fit is asked for again. Without
-        it, the answer is text. The options are those of `RunOptions`.
+        it, the answer is text. The options are those of `RunOptions`; another raises `TypeError`.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
         `UsageError` if the request is wrong, before anything is written, and errors of the ledger
@@ -372,7 +378,8 @@ class Agent:
 
         Its programs run again on their recorded answers, so nothing is paid or done twice. After
         the last record, the run is live. Limits are for the whole run, with what it has spent. A
-        run that has its answer is returned as it is. The options are those of `ResumeOptions`.
+        run that has its answer is returned as it is. The options are those of `ResumeOptions`; for
+        another, raise `TypeError`.
 
         Raise `RunInDoubt` if the outcome of a call is unknown, and `in_doubt` is "halt". With
         "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
@@ -656,7 +663,7 @@ class Agent:
             schema=asked.schema,
             model=model,
             put_skills=given.pop("skills", ()),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
             grants=given.pop("grants", ()),
             seed=given.pop("seed", 0),
@@ -680,7 +687,7 @@ class Agent:
             given.pop("in_doubt", "halt"),
             _limits_in(given),
             given.pop("steal", False),
-            given.pop("watch", _watch_nothing),
+            _logged(given.pop("watch", _watch_nothing)),
             given.pop("heard", _hear_nothing),
             decided,
             given.pop("sub_model", None),
@@ -737,7 +744,7 @@ class Agent:
             turn=turn,
             limits=_limits_in(given),
             temperature=given.pop("temperature", None),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
         )
         fork = new_id()
@@ -792,7 +799,10 @@ def _skills_of(given: object) -> Skills | None:
 
 
 def _close_left(engine: Engine, process: int) -> None:
-    """Close an engine whose agent is gone, or was left open at the end of Python."""
+    """Close an engine whose agent is gone, or was left open at the end of Python.
+
+    Nothing is done in a process that was forked from that of the agent, `process`.
+    """
     # After a fork, the threads and the connections belong to the other process.
     if os.getpid() != process:
         return

@@ -9,7 +9,6 @@ import msgspec
 
 from tallystick.core.charge import RunLimits, shown_usd
 from tallystick.core.ids import moment_text
-from tallystick.core.machine.compaction import BRIEF, EARLIER
 from tallystick.core.records import (
     FIGURE_MAX,
     AskModel,
@@ -281,6 +280,9 @@ def _compaction_lines(record: AskModel) -> list[str]:
 
     The names of the parts of the prompt say so.
     """
+    # Commands that show no record of a model need not load the state machine.
+    from tallystick.core.machine.compaction import BRIEF, EARLIER
+
     short = sum(each.startswith(BRIEF) for each in record.added)
     parts = [part for each in record.added for part in each.split("+")]
     gone = [each.removeprefix(EARLIER) for each in parts if each.startswith(EARLIER)]

@@ -244,7 +244,7 @@ def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
 
 
 def _names_in(hit: _Hit, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in a passage, in lower case, that no word of the question begins."""
+    """Return up to 12 names in a passage, in lower case, that no word of the question begins."""
     found = dict.fromkeys(match[0].lower() for match in _NAME.finditer(hit.around))
     return tuple(name for name in found if not name.startswith(tuple(words)))[:_NAMES_MAX]
 

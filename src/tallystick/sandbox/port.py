@@ -50,7 +50,7 @@ Stop = Literal[
 ]
 
 
-# The variables in which a program finds the token of the bridge, and how many runs are above it.
+# The variables in which a program finds the token of the bridge, and where its own runs count from.
 SESSION_TOKEN = "TALLYSTICK_BRIDGE_TOKEN"
 DEPTH = "TALLYSTICK_DEPTH"
 _TOKEN = re.compile(r"[!-~]{16,256}")
@@ -112,8 +112,8 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
 
     `session_token` is a token of the bridge (`Bridge.issue`), which the program finds in the
     environment: it opens the bridge of one session, and is never the id of a session, which is no
-    secret. `recursion_depth` is the number of runs above the one that the program belongs to. Runs
-    that the program starts in processes of its own count from there.
+    secret. `recursion_depth` is where a run that the program starts, in a process of its own,
+    begins to count: the number of runs above that one.
 
     Raises `InvalidLimit` for a limit that is not a whole number, or is negative, and `UsageError`
     for a token that is none.

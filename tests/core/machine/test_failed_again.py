@@ -31,6 +31,20 @@ def last(state: RunState) -> str:
     return state.messages[-1].text.rpartition("Write the whole block again, corrected.")[2]
 
 
+def shown(line: str) -> str:
+    """A line and its values, as the message has them."""
+    head, _, values = line.partition("\n")
+    return f"    {head}\nThe values there:\n{values}"
+
+
+def test_the_program_stays_in_view_with_the_values_of_its_line() -> None:
+    state = after((ADDS, failure()), (ADDS, failure()))
+
+    assert state.messages[-2].role == "assistant"
+    assert ADDS in state.messages[-2].text
+    assert len(state.messages) == 4
+
+
 def test_the_first_failure_is_told_with_its_trace() -> None:
     assert TRACE in after((ADDS, failure())).messages[-1].text
 
@@ -38,23 +52,23 @@ def test_the_first_failure_is_told_with_its_trace() -> None:
 def test_the_same_failing_program_again_is_told_with_the_values_of_its_line() -> None:
     said = last(after((ADDS, failure()), (ADDS, failure())))
 
-    assert "It fails in the same place again: TypeError: no" in said
-    assert LINE in said
-    assert "Write a block that does something else there." in said
+    assert "The same line failed again, with TypeError: no" in said
+    assert shown(LINE) in said
+    assert "with that line changed so that it works with these values." in said
     assert "Traceback" not in said
 
 
 def test_another_program_that_fails_on_the_same_line_is_told_so_too() -> None:
     said = last(after((ADDS, failure()), (OTHERWISE, failure())))
 
-    assert LINE in said
+    assert shown(LINE) in said
     assert "Traceback" not in said
 
 
 def test_other_values_on_the_same_line_are_told() -> None:
     other = LINE.replace("12.50 EUR", "7 EUR")
 
-    assert other in last(after((ADDS, failure()), (ADDS, failure(other))))
+    assert shown(other) in last(after((ADDS, failure()), (ADDS, failure(other))))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +79,7 @@ def test_other_values_on_the_same_line_are_told() -> None:
 def test_another_failure_is_told_with_its_trace(second: ProgramFailure) -> None:
     state = after((ADDS, failure()), (OTHERWISE, second))
 
-    assert "fails in the same place again" not in state.messages[-1].text
+    assert "same line failed again" not in state.messages[-1].text
     assert TRACE in state.messages[-1].text
 
 
@@ -100,5 +114,5 @@ def test_runs_of_earlier_prompts_get_the_trace_again(template: str) -> None:
 
     state = after((ADDS, failure()), (OTHERWISE, failure()), start=start)
 
-    assert "fails in the same place again" not in state.messages[-1].text
+    assert "same line failed again" not in state.messages[-1].text
     assert TRACE in state.messages[-1].text

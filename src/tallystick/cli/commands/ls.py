@@ -497,7 +497,8 @@ def _find_run(ledger: Ledger, scopes: Scopes, run: str) -> str:
 def _close(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
     """Close the open model calls of a run, and its reservations in the total.
 
-    They are charged with `charge`, else released. A run that is gone has reservations only.
+    They are charged with `charge`, else released. A run that is gone has reservations only. Raise
+    what `close_calls` raises, but for `RunNotFound`.
     """
     try:
         return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())

@@ -370,7 +370,8 @@ async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | 
     """Return an interpreter that has these values, their names, and the values as recorded.
 
     The values as recorded are None if the guest did not return them. Raise `StoreError` if it does
-    not set the values, and `GuestMissing` if the sandbox cannot be loaded.
+    not set the values, `GuestMissing` if the sandbox cannot be loaded, and what
+    `WasmInterpreter.execute` raises.
     """
     # The engine is imported only here: the other commands on sessions start faster without it.
     from tallystick.sandbox.wasm.sandbox import WasmSandbox

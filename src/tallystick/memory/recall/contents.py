@@ -98,6 +98,14 @@ class Contents:
         self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
         self.forget_codes(model)
 
+    def reserve(self, count: int) -> None:
+        """Make room for that many notes, each with one vector."""
+        self.notes.reserve(count)
+        for column in (self.code_place, self._code_seq):
+            column.reserve(count)
+        if self.codes is not None:
+            self.codes.reserve(count)
+
     def forget_codes(self, model: tuple[int, int] | None) -> None:
         """Drop all codes. From now on those of `model` are held."""
         import numpy as np

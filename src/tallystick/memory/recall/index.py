@@ -341,6 +341,8 @@ class StandingIndex:
     def _load(self, db: sqlite3.Connection, row: HeadRow, blocks: Sequence[Block]) -> None:
         """Read the whole index: from blocks where there are any, and the rest from the tables."""
         self._held = held = Contents(latest_model(db))
+        (notes,) = db.execute("SELECT count(*) FROM note").fetchone()
+        held.reserve(notes)
         stored = {block.span: block for block in blocks if block.format == BLOCK_FORMAT}
         begin = 1
         # For each block, the position after which vectors are read, or None if it is all read.

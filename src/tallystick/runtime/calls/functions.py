@@ -217,8 +217,8 @@ def depth_here() -> int:
     """Return the number of runs above this place: a run that starts here counts from there.
 
     In a function that a program calls, these are its run and those above. Elsewhere it is what the
-    environment of this process says (`TALLYSTICK_DEPTH`), with the run that started the process; 0
-    without it. Raise `UsageError` if that is no whole number.
+    environment of this process says (`TALLYSTICK_DEPTH`), which programs of runs have; 0 without
+    it. Raise `UsageError` if that is no whole number.
     """
     depth = _DEPTH.get()
     if depth is not None:
@@ -228,7 +228,7 @@ def depth_here() -> int:
         return 0
     if not (given.isascii() and given.isdigit() and len(given) <= _DEPTH_DIGITS_MAX):
         raise UsageError(f"{DEPTH} is {given[:80]!r}; a whole number is needed, or none at all")
-    return int(given) + 1
+    return int(given)
 
 
 @contextmanager

@@ -392,14 +392,15 @@ def program_context(
     """
     left = wall_ms_left(state)
     puts = WRITE in state.started.grants
-    # A child run tells its depth to native programs only. In the repeatable sandbox, the
-    # environment is part of what is repeated, and children of earlier versions had none.
-    tells_depth = program.effect or state.started.caller is None
+    # Only native programs can start processes. In the repeatable sandbox the environment is part of
+    # what is repeated, and runs of earlier versions had none: only a run that records where it
+    # began to count has it there.
+    tells_depth = program.effect or state.started.depth is not msgspec.UNSET
     return ExecutionContext(
         session_id=state.started.session_id,
         timeout_ms=min(_PROGRAM_MS_MAX, left),
         deadline_ms=left,
-        recursion_depth=depth_of(state.started) if tells_depth else 0,
+        recursion_depth=depth_of(state.started) + 1 if tells_depth else 0,
         program_name=f"<turn {program.turn}>",
         outputs_before=len(state.outputs),
         rerun=rerun,

@@ -221,7 +221,10 @@ def _providers() -> Iterator[Candidate]:
 
 
 def _skills() -> Iterator[Candidate]:
-    """Return the names of the directories that hold a skill; no skill is read."""
+    """Return the names of the directories that hold a skill; no skill is read.
+
+    A layer that cannot be listed is passed over. Raise what `find_layers` raises.
+    """
     from tallystick.skills.places import find_layers
 
     for layer in find_layers().layers:
