@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = about("tallystick", ours.VERSION, server, _ALLOWED)
     facts |= {"seeds": seeds, "load_at_start": os.getloadavg()[0]}
     rows: dict[str, list[Row]] = {name: [] for name in chosen}
-    left_out: list[str] = []
+    alike: dict[str, list[Row]] = {}
+    left_out: set[tuple[str, int]] = set()
     print(header_line())
     # By seeds, so that an interrupted measurement has whole ones.
     for seed in seeds:
@@ -68,18 +69,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 missed = kept.missed
                 row = Row(runtime=name, task=task, outcome=run(task))
                 if kept.alone and kept.missed > missed:
-                    left_out.append(f"{name} {task.name} {seed}")
+                    left_out.add((task.name, seed))
                     continue
                 rows[name].append(row)
                 print(row_line(row), flush=True)
         facts |= {
-            "not_measured": left_out,
+            "not_measured": sorted(f"{name} {number}" for name, number in left_out),
             "load_at_end": os.getloadavg()[0],
             "replies_served_from_the_file": kept.served,
             "seconds_of_the_model_for_those": round(kept.seconds),
         }
-        _write(Path(given.out), facts, rows)
-    print("\n" + "\n".join(line for held in rows.values() for line in total_lines(held)))
+        # A task that one configuration lacks is counted for none: they would not be alike.
+        alike = {
+            name: [row for row in held if (row.task.name, row.task.seed) not in left_out]
+            for name, held in rows.items()
+        }
+        _write(Path(given.out), facts, alike)
+    print("\n" + "\n".join(line for held in alike.values() for line in total_lines(held)))
     print(f"written to {given.out}")
     return 0
 
