@@ -127,7 +127,7 @@ def passage_cosines(query: bytes, notes: Sequence[bytes]) -> list[float]:
     """Return for each note the cosine of a vector and the note's nearest passage.
 
     A passage is the sum of the vectors of 8 tokens that follow each other, beginning at every
-    fourth; at the end of a note it has fewer. `notes` have the token
+    fourth; the last one of a note may have fewer. `notes` have the token
     vectors of each note; without any, it gets 0. Raise `UsageError` if a length is not a multiple
     of that of the vector.
     """
@@ -173,6 +173,8 @@ def _nearest_passages_numpy(
     dots[:-1] += np.where(inner[:-1], dots[1:], 0.0)
     cosines = np.zeros(len(dots))
     np.divide(dots, size * np.sqrt(squares), out=cosines, where=squares > 0)
+    # The last piece of a note alone is no passage, unless the note has no other.
+    cosines[1:][inner[:-1] & ~inner[1:]] = -1.0
     nearest: list[float] = np.maximum.reduceat(cosines, firsts).tolist()
     return nearest
 
@@ -182,7 +184,7 @@ def _nearest_passages(asked: Sequence[int], size: float, notes: Sequence[bytes])
     for note in notes:
         rows = _rows(note, len(asked))
         nearest = -1.0
-        for at in range(0, len(rows), _PIECE_TOKENS):
+        for at in range(0, max(1, len(rows) - _PIECE_TOKENS), _PIECE_TOKENS):
             passage = rows[at : at + 2 * _PIECE_TOKENS]
             total = [sum(column) for column in zip(*passage, strict=True)]
             square = sum(map(operator.mul, total, total))
