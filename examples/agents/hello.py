@@ -5,7 +5,7 @@ import tallystick as tally
 
 @tally.tool(reads=True)
 def weather(city: str) -> str:
-    """The weather in a city today."""
+    """Tell the weather in a city today."""
     return {"Bern": "rain, 12 degrees"}.get(city, "sun")
 
 

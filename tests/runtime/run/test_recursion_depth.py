@@ -8,12 +8,13 @@ import msgspec
 import pytest
 from tests.runtime.calls.child_models import WIDE, opened, says, tree
 
-from tallystick import RunLimits, Session, host_function
+from tallystick import RunLimits
+from tallystick.client import Session
 from tallystick.core.budget.amount import BudgetExhausted
 from tallystick.core.errors import UsageError
 from tallystick.core.records import ChildBegun, RunStarted, depth_of
 from tallystick.ledger import MemoryLedger
-from tallystick.runtime.calls.functions import depth_here
+from tallystick.runtime.calls.functions import depth_here, host_function
 from tallystick.runtime.runs.history import records_of, whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
