@@ -272,7 +272,13 @@ class Memory:
             embedder.embed("warm")
         index = self._standing_index()
         with looking(
-            self.store, reader=self._reader, filters=NOW, as_of=None, at=None, index=index
+            self.store,
+            reader=self._reader,
+            filters=NOW,
+            as_of=None,
+            at=None,
+            index=index,
+            vectors=embedder is not None,
         ) as looked:
             looked.count_all(count_tokens, tokenizer=TOKENIZER)
 
