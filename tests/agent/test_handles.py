@@ -63,6 +63,16 @@ def test_a_handle_waits_follows_and_returns_the_result() -> None:
     assert later == events[2:]
 
 
+def test_a_run_that_has_hardly_begun_can_be_stopped() -> None:
+    model = Paused("FINAL('late')")
+    with agent_of(model) as agent:
+        handle = agent.start("x", strategy="code")
+        handle.stop()
+        model.go.set()
+
+        assert handle.result(30).stop == "cancelled"
+
+
 def test_a_timeout_inside_of_a_run_is_not_taken_for_one_of_the_wait() -> None:
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     future.set_exception(TimeoutError("the disk does not answer"))
