@@ -186,7 +186,7 @@ SURFACES = (
         "Follow a run while it happens",
         "inspect --follow",
         "follow stream Agent.stream Agent.start Agent.astart",
-        "guides/audit.md",
+        "guides/resume.md",
     ),
     Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
     # -- models ------------------------------------------------------------------------------------
