@@ -339,7 +339,7 @@ def _cpu_rows(world: World, rounds: int) -> Iterator[Row]:
         "python -c pass": (["-c", "pass"], None),
         "tally --help": (["-m", "tallystick", "--help"], 7),
         "tally run, two turns": (["-m", "tallystick", *world.run_words()], 22),
-        "tallystick.Session": (["-c", "import tallystick; tallystick.Session"], 12),
+        "tallystick.Agent": (["-c", "import tallystick; tallystick.Agent"], 12),
     }
     samples: dict[str, list[float]] = {name: [] for name in commands}
     for at in range(rounds + 1):

@@ -1,6 +1,6 @@
 """A plan of two steps, each with a run inside. What every step came to is on the ledger."""
 
-from tallystick import Session, step
+from tallystick import Agent, step
 from tallystick.inputs import read_inputs
 from tallystick.model import ScriptedModel, ScriptedReply
 
@@ -11,12 +11,12 @@ books = read_inputs(["examples/books.csv"])
 
 @step("count", budget={"max_tokens": 20_000})
 def count() -> str | None:
-    return session.run("how many lines?", inputs=books).answer
+    return agent.run("how many lines?", inputs=books).answer
 
 
 @step("longest", budget={"max_tokens": 20_000})
 def longest() -> str | None:
-    return session.run("which line is the longest?", inputs=books).answer
+    return agent.run("which line is the longest?", inputs=books).answer
 
 
 @step("plan", budget={"max_usd": 1})
@@ -24,5 +24,5 @@ def plan() -> None:
     print(count(), longest())
 
 
-with Session(model=model) as session:
+with Agent(model) as agent:
     plan()

@@ -29,9 +29,9 @@ class Surface:
     """One capability. Commands are separated by commas, names by spaces.
 
     A name is one of `tallystick` itself, or has the name of its public module in front, such as
-    `memory.Note`. A method stands for what it does: `Session.fork`. A command that has a row of its
+    `memory.Note`. A method stands for what it does: `Agent.fork`. A command that has a row of its
     own may help in another with one option, `run --file`, and a function with one argument,
-    `Session.run(inputs=)`. The page is a path in docs/.
+    `Agent.run(inputs=)`. The page is a path in docs/.
     """
 
     what: str
@@ -89,14 +89,14 @@ def found(name: str) -> object:
 def names() -> list[str]:
     """List the public names that need a row: those of all modules, and methods of two classes.
 
-    Most of what users do is a method of `Session` or `Memory`. Errors need no row.
+    Most of what users do is a method of `Agent` or `Memory`. Errors need no row.
     """
     wanted = []
     for module in public_modules():
         prefix = "".join(f"{each}." for each in module.split(".")[1:])
         wanted += [f"{prefix}{name}" for name in public_names(module)]
     wanted = [name for name in wanted if not _is_error(found(name))]
-    for owner in ("Session", "Memory"):
+    for owner in ("Agent", "Memory"):
         members = vars(found(owner)) | vars(inspect.getmro(found(owner))[1])  # type: ignore[arg-type]
         wanted += [f"{owner}.{name}" for name in members if not name.startswith("_")]
     return wanted
@@ -116,17 +116,18 @@ SURFACES = (
     Surface(
         "Run a goal",
         "run",
-        "Session Session.run Session.arun Session.close Run Charge",
+        "run arun Agent Agent.run Agent.arun Agent.start Agent.astart Agent.chat Agent.close "
+        "Agent.aclose Agent.engine Agent.capabilities Run Charge",
         "start.md",
     ),
     Surface(
         "Give a run files and texts",
         "run --file",
-        "Session.run(inputs=) inputs.read_inputs inputs.given_text inputs.Input",
+        "Agent.run(inputs=) inputs.read_inputs inputs.given_text inputs.Input",
         "guides/ask-over-files.md",
     ),
-    Surface("Give programs tools", OWN_CODE, "host_function effect_key", "guides/tools.md"),
-    Surface("Resume a run", "resume", "Session.resume Session.aresume", "guides/resume.md"),
+    Surface("Give programs tools", OWN_CODE, "tool effect_key", "guides/tools.md"),
+    Surface("Resume a run", "resume", "Agent.resume Agent.aresume", "guides/resume.md"),
     Surface(
         "Settle calls in doubt",
         "resolve",
@@ -137,28 +138,21 @@ SURFACES = (
     Surface(
         "Decide about a program that waits",
         "approve, deny",
-        "Session.resume(decision=)",
+        "Agent.approve Agent.aapprove Agent.deny Agent.adeny Agent.resume(decision=)",
         "guides/check-programs.md",
     ),
-    Surface(
-        "Follow a run of any process",
-        "inspect --follow",
-        "follow",
-        "concepts/run.md",
-    ),
-    Surface("Stop a run of any process", "stop", "stop", "concepts/run.md"),
-    Surface("Fork a run", "fork", "Session.fork", "guides/fork-and-compare.md"),
+    Surface("Fork a run", "fork", "Agent.fork Agent.afork", "guides/fork-and-compare.md"),
     Surface(
         "Compare two runs",
         "diff",
         "upkeep.difference_of upkeep.RunDifference",
         "guides/fork-and-compare.md",
     ),
-    Surface("Replay a run", "replay", "Session.replay", "concepts/replay.md"),
+    Surface("Replay a run", "replay", "Agent.replay Agent.areplay", "concepts/replay.md"),
     Surface(
         "Limit what runs may use",
         "run --max-usd",
-        "Session.run(limits=) RunLimits Budget",
+        "Agent.run(limits=) RunLimits Budget",
         "guides/cap-spending.md",
     ),
     Surface(
@@ -172,14 +166,14 @@ SURFACES = (
         OWN_CODE,
         "step steps.step steps.step_log steps.completed_steps steps.StepLog steps.CompletedStep "
         "steps.StepUsage steps.StepDefinition steps.StepRegistry steps.current_step "
-        "steps.charge_step steps.is_budget_error steps.mark_escalated steps.ActiveStep "
-        "steps.within_step steps.step_model steps.enter_step steps.reset_steps",
+        "steps.charge_step steps.is_budget_error steps.ActiveStep steps.enter_step "
+        "steps.mark_escalated steps.reset_steps steps.step_model steps.within_step",
         "guides/steps.md",
     ),
     Surface(
         "Repeat recorded steps",
         OWN_CODE,
-        "Session.resume_steps Session.replay_steps steps.StepsReport steps.StepDivergence",
+        "Agent.resume_steps Agent.replay_steps steps.StepsReport steps.StepDivergence",
         "guides/steps.md",
     ),
     Surface(
@@ -189,24 +183,31 @@ SURFACES = (
         "start.md",
     ),
     Surface(
-        "Complete commands in a shell",
-        "completion bash, completion zsh, completion fish",
-        Reason("It is about typing commands."),
-        "start.md",
+        "Follow a run while it happens",
+        "inspect --follow",
+        "follow stream Agent.stream",
+        "guides/resume.md",
     ),
+    Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
     # -- models ------------------------------------------------------------------------------------
     Surface(
+        "See which models can be asked",
+        "models",
+        Reason("It is about the machine; `settings.open_model` opens one by its name."),
+        "guides/choose-a-model.md",
+    ),
+    Surface(
         "Choose a model",
-        "run --model, models",
-        "Session(model=) settings.open_model Session.use Session.model_of "
-        "Session.models_of_programs model.Model model.ModelRequest model.ModelReply "
+        "run --model",
+        "Agent(model=) settings.open_model Agent.use Agent.model_of "
+        "Agent.models_of_programs model.Model model.ModelRequest model.ModelReply "
         "model.ModelUsage",
         "guides/choose-a-model.md",
     ),
     Surface(
         "Say what calls cost",
         "run --allow-unpriced",
-        "Session(pricing=) model.Pricing model.PriceTable",
+        "Agent(pricing=) model.Pricing model.PriceTable",
         "guides/cap-spending.md",
     ),
     Surface(
@@ -219,7 +220,7 @@ SURFACES = (
     Surface(
         "Keep runs in a ledger",
         Reason("The ledger of the user is always there; `TALLYSTICK_DATA_DIR` moves it."),
-        "ledger.Ledger ledger.SqliteLedger ledger.MemoryLedger Session.ledger upkeep.Stores "
+        "ledger.Ledger ledger.SqliteLedger ledger.MemoryLedger Agent.ledger upkeep.Stores "
         "upkeep.open_stores",
         "concepts/ledger.md",
     ),
@@ -284,7 +285,7 @@ SURFACES = (
     Surface(
         "Make, list and remove sessions",
         "session new, session ls, session show, session rm",
-        "Session.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
+        "Agent.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
         "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun",
         "guides/sessions.md",
     ),
@@ -292,6 +293,13 @@ SURFACES = (
         "Let a session live longer",
         "session extend, session resume",
         "sessions.SessionBook sessions.SessionBook.extend sessions.Sessions.resume",
+        "guides/sessions.md",
+    ),
+    Surface(
+        "Pause, end and clean up sessions",
+        "session pause, session terminate, session prune",
+        "sessions.Sessions.pause sessions.Sessions.terminate sessions.BudgetStatus "
+        "sessions.EarlierRun sessions.Period",
         "guides/sessions.md",
     ),
     Surface(
@@ -352,6 +360,12 @@ SURFACES = (
         "sandbox.WasmSandbox.self_test sandbox.ProcessSandbox.self_test",
         "guides/shell-and-native.md",
     ),
+    Surface(
+        "Complete commands in a shell",
+        "completion bash, completion zsh, completion fish",
+        Reason("It is about the command line."),
+        "reference/commands.md",
+    ),
     Surface("Compile the sandbox now", "warm", "sandbox.WasmSandbox.load", "concepts/sandbox.md"),
     # -- the vocabulary ----------------------------------------------------------------------------
     Surface(
@@ -367,7 +381,7 @@ SURFACES = (
     Surface(
         "Check the programs of runs",
         "run --vocabulary",
-        "Session(vocabulary=) vocabulary.read_vocabulary vocabulary.VocabularyAsked "
+        "Agent(vocabulary=) vocabulary.read_vocabulary vocabulary.VocabularyAsked "
         "vocabulary.read_thesaurus vocabulary.Thesaurus vocabulary.decide vocabulary.Decision "
         "vocabulary.Pass vocabulary.Retry vocabulary.Warn vocabulary.Block vocabulary.Escalate",
         "guides/check-programs.md",
@@ -425,7 +439,7 @@ SURFACES = (
     Surface(
         "Recall notes",
         "recall",
-        "Memory.recall Memory.score memory.Recalled memory.Filters",
+        "Memory.recall Memory.score memory.Recalled memory.Filters memory.Profile",
         "guides/memory.md",
     ),
     Surface(
@@ -481,6 +495,24 @@ SURFACES = (
         "guides/memory.md",
     ),
     Surface(
+        "Share notes with other agents",
+        "memory share",
+        "Memory.share Memory.unshare Memory.shares memory.Share memory.Permission",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Relate notes",
+        "memory relate",
+        "Memory.relate Memory.relations memory.Relation",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Let notes fade, and put one in the place of several",
+        "memory decay, memory consolidate",
+        "Memory.decay memory.Faded Memory.consolidate",
+        "guides/memory.md",
+    ),
+    Surface(
         "Forget notes wherever they are",
         "forget",
         "Memory.forget memory.Criteria memory.ForgetStrategy upkeep.forget_notes upkeep.Which "
@@ -492,8 +524,8 @@ SURFACES = (
         "Keep, read and release attachments",
         "attach put, attach get, attach ls, attach rm",
         "attachments.SessionAttachments attachments.Attachments attachments.MemoryAttachments "
-        "attachments.AttachmentRef attachments.Reference Session.attachments "
-        "Session.attachments_of",
+        "attachments.AttachmentRef attachments.Reference Agent.attachments "
+        "Agent.attachments_of",
         "guides/attachments.md",
     ),
     Surface(
@@ -529,7 +561,7 @@ SURFACES = (
     Surface(
         "Read the settings",
         "config",
-        "Session(config=) settings.load_settings settings.Settings settings.Setting "
+        "Agent(config=) settings.load_settings settings.Settings settings.Setting "
         "settings.data_directory settings.cache_directory settings.config_directory "
         "settings.ledger_path",
         "reference/settings.md",

@@ -17,6 +17,7 @@ from bench.real.meter import Meter
 from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
 from bench.real.task import Task
 
+from tallystick.agent.options import AskedAnswer
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import AIDS, ProgramFinished, Record
@@ -80,8 +81,9 @@ class _Switched(Session):
         super().__init__(**options)
         self._aids = aids
 
-    def _request(self, *arguments: Any, **options: Any) -> RunRequest:  # noqa: ANN401 - as given
-        return replace(super()._request(*arguments, **options), aids=self._aids)
+    def _request(self, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:  # noqa: ANN401
+        asked, request = super()._request(*arguments, **options)
+        return asked, replace(request, aids=self._aids)
 
 
 def runner(

@@ -5,9 +5,11 @@ are first used, so that `import tallystick` itself costs nothing. More names are
 modules: `tallystick.attachments`, `.inputs`, `.interop`, `.ledger`, `.memory`, `.model`,
 `.sandbox`, `.sessions`, `.settings`, `.skills`, `.steps`, `.upkeep` and `.vocabulary`.
 
-- `Session` runs goals with a model, tools, a sandbox and a ledger; a `Run` is the result of one
-- `host_function` makes a function a tool of programs; `effect_key` is the same for each attempt
-- `Budget` limits all runs of a session together, `RunLimits` one run; a `Charge` is what was used
+- `run` runs one goal, and `arun` is for callers that await; a `Run` is the result
+- `stream` runs one goal and gives its events as they are recorded
+- `Agent` holds a model, tools and limits for any number of runs; `NoAnswer` says why a run has none
+- `tool` marks a function that programs may call; `effect_key` is the same for each attempt of one
+- `Budget` limits all runs of an agent together, `RunLimits` one run; a `Charge` is what was used
 - `Memory` holds notes across runs, `Skills` instructions that programs may load
 - `step` makes a function of your own a step with a budget
 - `follow` gives the events of a run of any process as they happen, and `stop` ends one
@@ -23,7 +25,8 @@ from typing import TYPE_CHECKING
 from tallystick.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from tallystick.client import Session
+    from tallystick.agent.agent import Agent
+    from tallystick.agent.quick import arun, run, stream
     from tallystick.core.budget.amount import Budget
     from tallystick.core.charge import Charge, RunLimits
     from tallystick.core.errors import (
@@ -40,15 +43,17 @@ if TYPE_CHECKING:
     from tallystick.live.follow import follow
     from tallystick.live.stop import stop
     from tallystick.model.port import ModelError
-    from tallystick.runtime.calls.functions import effect_key, host_function
-    from tallystick.runtime.runs.result import Run
+    from tallystick.runtime.calls.functions import effect_key
+    from tallystick.runtime.runs.result import NoAnswer, Run
     from tallystick.skills.skills import Skills
     from tallystick.steps.decorator import step
+    from tallystick.tools.tool import tool
     from tallystick.upkeep.memory import Memory
 
     __version__: str
 
 __all__ = [
+    "Agent",
     "Budget",
     "Cancelled",
     "CapabilityDenied",
@@ -56,25 +61,30 @@ __all__ = [
     "LedgerError",
     "Memory",
     "ModelError",
+    "NoAnswer",
     "NotSupported",
     "Refused",
     "Run",
     "RunInDoubt",
     "RunLimits",
     "SandboxError",
-    "Session",
     "Skills",
     "TallystickError",
     "UsageError",
+    "arun",
     "effect_key",
     "follow",
-    "host_function",
+    "run",
     "step",
     "stop",
+    "stream",
+    "tool",
 ]
 
 if TYPE_CHECKING:
-    # Names of release 0.1 that have moved: type checkers still know them here for one release.
+    # Names of release 0.1 that have moved, or have another name: type checkers still know them
+    # here for one release.
+    from tallystick.client import Session as Session
     from tallystick.inputs import given_text as given_text
     from tallystick.inputs import read_inputs as read_inputs
     from tallystick.ledger import MemoryLedger as MemoryLedger
@@ -86,6 +96,7 @@ if TYPE_CHECKING:
     from tallystick.model import Pricing as Pricing
     from tallystick.model import ScriptedModel as ScriptedModel
     from tallystick.model import ScriptedReply as ScriptedReply
+    from tallystick.runtime.calls.functions import host_function as host_function
     from tallystick.sandbox import ExecutionContext as ExecutionContext
     from tallystick.sandbox import ExecutionResult as ExecutionResult
     from tallystick.sandbox import HostFunction as HostFunction
@@ -126,7 +137,8 @@ else:
     _find, __dir__ = lazy_names(
         __name__,
         {
-            "tallystick.client": "Session",
+            "tallystick.agent.agent": "Agent",
+            "tallystick.agent.quick": "arun run stream",
             "tallystick.core.budget.amount": "Budget",
             "tallystick.core.charge": "Charge RunLimits",
             "tallystick.core.errors": (
@@ -137,13 +149,18 @@ else:
             "tallystick.live.follow": "follow",
             "tallystick.live.stop": "stop",
             "tallystick.model.port": "ModelError",
-            "tallystick.runtime.calls.functions": "effect_key host_function",
-            "tallystick.runtime.runs.result": "Run",
+            "tallystick.runtime.calls.functions": "effect_key",
+            "tallystick.runtime.runs.result": "NoAnswer Run",
             "tallystick.skills.skills": "Skills",
             "tallystick.steps.decorator": "step",
+            "tallystick.tools.tool": "tool",
             "tallystick.upkeep.memory": "Memory",
         },
         moved=_MOVED,
+        replaced={
+            "Session": ("tallystick.client", "tallystick.Agent"),
+            "host_function": ("tallystick.runtime.calls.functions", "tallystick.tool"),
+        },
     )
 
     def __getattr__(name: str) -> object:

@@ -28,7 +28,7 @@ def test_contexts_by_name_and_a_line_for_what_was_not_utf_8(tally: Tally) -> Non
 
     quiet = tally(*asked, "--quiet")
     events = tally(*asked, "--events")
-    begun = json.loads(events.stdout.partition("\n")[0])["record"]
+    begun = json.loads(tally("inspect", "last", "--json").stdout)["records"][0]
 
     assert (quiet.returncode, quiet.stdout) == (0, '[17,"Größe über alles"]\n'), quiet.stderr
     assert quiet.stderr == ""

@@ -108,7 +108,7 @@ def test_steps_around_a_run_whose_cost_holds_reservations_are_marked_too(
         "from tallystick.ledger import SqliteLedger\n"
         "from tallystick.settings import ledger_path\n"
         "with SqliteLedger(ledger_path()) as ledger:\n"
-        "    with tallystick.Session(model='local:m', ledger=ledger) as session:\n"
+        "    with tallystick.Agent('local:m', ledger=ledger) as session:\n"
         "        @tallystick.step\n"
         "        def ask():\n"
         "            return session.run('how many?', strategy='code').answer\n"

@@ -85,7 +85,8 @@ def test_events_and_json_are_of_what_is_new(tally: Tally) -> None:
     lines = [
         json.loads(line) for line in tally("fork", "last", "--at", "2", "--events").out.splitlines()
     ]
-    assert [line["tag"] for line in lines] == own(tally, tally.last())
+    assert {line["seq"] for line in lines} <= {*range(len(own(tally, tally.last())))}
+    assert (lines[0]["seq"], lines[0]["begun"]) == (0, "forked")
     assert {line["run"] for line in lines} == {tally.last()}
 
     result = json.loads(tally("fork", "last", "--at", "1", "--json").out)

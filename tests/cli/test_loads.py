@@ -107,7 +107,7 @@ def test_help_loads_the_toolkit_and_the_errors_alone(world: World) -> None:
 
 @pytest.mark.slow
 def test_naming_the_client_loads_neither_the_engine_nor_what_drives_a_run() -> None:
-    named = "import sys, tallystick; tallystick.Session; print(*sys.modules)"
+    named = "import sys, tallystick; tallystick.Agent; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", named], capture_output=True, text=True, check=True)
 
     loaded = set(done.stdout.split())

@@ -359,7 +359,7 @@ def watched(sandbox: WasmSandbox, model: object, goal: str, progress: Progress) 
         def waits(self, parent: str, change: int) -> None:
             progress.waits(parent, change)
 
-    session = Session(model=model, ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)  # type: ignore[arg-type]
+    session = Session(model=model, ledger=MemoryLedger(), sandbox=sandbox, pricing=PRICING)
     return session.run(goal, limits=WIDE, watch=Watcher())
 
 

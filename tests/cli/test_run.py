@@ -60,9 +60,9 @@ def test_the_json_of_a_run_has_its_promised_shape(tally: Tally) -> None:
 
 
 def test_a_run_records_which_flag_and_variable_set_it(tally: Tally) -> None:
-    lines = run(tally, "--events", "--max-turns", "7", TALLYSTICK_MAX_TOKENS="9000").stdout
+    run(tally, "--max-turns", "7", TALLYSTICK_MAX_TOKENS="9000")
 
-    assert json.loads(lines.splitlines()[0])["record"]["settings"] == {
+    assert json.loads(tally("inspect", "last", "--json").stdout)["records"][0]["settings"] == {
         "max_tokens": "environment TALLYSTICK_MAX_TOKENS",
         "max_turns": "flag --max-turns",
         "model": "flag --model",
@@ -81,11 +81,20 @@ def test_a_total_of_the_command_line_binds_a_run_that_does_not_know_it(tally: Ta
 
 
 def test_events_are_json_lines(tally: Tally) -> None:
-    lines = [json.loads(line) for line in run(tally, "--events").stdout.splitlines()]
+    printed = run(tally, "--events").stdout
+    lines = [json.loads(line) for line in printed.splitlines()]
 
-    assert lines[0]["tag"] == "run.started"
-    assert lines[-1]["tag"] == "run.ended"
+    assert lines[0]["event_type"] == "session_start"
+    assert (lines[-1]["event_type"], lines[-1]["stop"]) == ("query_complete", "answered")
     assert {line["run"] for line in lines} == {lines[0]["run"]}
+    assert [line["number"] for line in lines] == [*range(1, len(lines) + 1)]
+    # They are the same when they are read from the record.
+    assert tally("inspect", "last", "--follow", "--json").stdout == printed
+    after = tally("inspect", "last", "--follow", "--json", "--after", "3").stdout
+    assert after.splitlines() == printed.splitlines()[3:]
+    shown = tally("inspect", "last", "--follow").stdout
+    assert "started   run" in shown
+    assert "ended     answered" in shown
 
 
 def test_a_run_is_listed_inspected_replayed_and_verified(tally: Tally) -> None:

@@ -47,7 +47,7 @@ def begun(tally: Tally, session: str) -> subprocess.Popen[str]:
     running = tally.started(*words)
     assert running.stdout is not None
     for line in running.stdout:
-        if '"program.finished"' in line:
+        if '"command_executed"' in line:
             break
     time.sleep(0.3)  # until the next call is on the disk
     return running
@@ -223,7 +223,7 @@ def test_a_set_that_is_refused_sets_nothing(tally: Tally) -> None:
 
 
 def test_the_fourth_extension_and_the_eleventh_snapshot_are_refused(tally: Tally) -> None:
-    tally("session", "new")
+    tally("session", "new", "--expires", "reference")
     for _ in range(3):
         assert tally("session", "extend", "last").code == 0
     for number in range(10):

@@ -61,7 +61,7 @@ def test_auto_says_what_it_took_and_why(tally: Tally) -> None:
 def test_the_record_has_the_strategy_and_the_reason(tally: Tally) -> None:
     done = run(tally, "story.txt", "direct", "--strategy", "auto", "--events")
 
-    first = json.loads(done.stdout.splitlines()[0])["record"]
+    first = json.loads(tally("inspect", "last", "--json").stdout)["records"][0]
     assert first["strategy"] == "direct"
     assert "tokens are read at once" in first["strategy_why"]
     assert done.stderr == ""

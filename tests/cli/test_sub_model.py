@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from tallystick import Session, UsageError
+from tallystick import UsageError
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
+from tallystick.client import Session
 from tallystick.ledger import MemoryLedger
 from tallystick.model import ScriptedModel, ScriptedReply
 

@@ -184,7 +184,7 @@ def test_leaving_the_session_ends_a_tool_that_waits(sandbox: WasmSandbox) -> Non
         assert going.done()
         await asyncio.sleep(0)
         assert ended == [asyncio.get_running_loop()]
-        with pytest.raises(UsageError, match="the session is closed"):
+        with pytest.raises(UsageError, match="the agent is closed"):
             await session.arun("what is it?")
 
     asyncio.run(main())

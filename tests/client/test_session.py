@@ -270,7 +270,7 @@ def test_stores_that_were_opened_for_attachments_alone_are_closed(
     monkeypatch.setenv("TALLYSTICK_DATA_DIR", str(tmp_path))
     session = Session(config=None)
     assert list(session.attachments.references()) == []
-    stores, closed = session._stores, []
+    stores, closed = session.engine._stores, []
     monkeypatch.setattr(stores, "close", lambda: closed.append(True))
 
     session.close()

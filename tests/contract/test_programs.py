@@ -180,6 +180,28 @@ def test_a_program_prints_asks_and_fails_by_its_result(backend: Backend) -> None
     played(backend, scenario)
 
 
+def test_a_program_that_fails_tells_its_line_with_the_values_there(backend: Backend) -> None:
+    async def scenario(run: Run) -> None:
+        failed = await run.execute(
+            "record = {'paid': '3 EUR'}\ntotal = 1.5\ntotal += record['paid']"
+        )
+        bare = await run.execute("1 / 0")
+
+        assert failed.error is not None
+        assert failed.error.line == (
+            "total += record['paid']\ntotal is 1.5 (float)\nrecord['paid'] is '3 EUR' (str)"
+        )
+        assert bare.error is not None
+        assert bare.error.line == ""
+        recorded = [each for each in run.records if isinstance(each, ProgramFinished)]
+        assert [each.failure.line for each in recorded if each.failure is not None] == [
+            failed.error.line,
+            msgspec.UNSET,
+        ]
+
+    played(backend, scenario)
+
+
 def test_a_program_that_is_ended_from_outside_leaves_what_was_there(backend: Backend) -> None:
     async def scenario(run: Run) -> None:
         await run.execute(f"n = 1\n{LEAVES[run.name]}")

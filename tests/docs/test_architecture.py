@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.main import cli
-from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.model.scripted import ScriptedModel
@@ -150,19 +150,19 @@ def test_the_stages_are_those_that_a_traced_run_passes_in_their_order(
 def test_what_else_runs_a_record_passes_the_stages_that_the_page_says(
     what: str, sandbox: WasmSandbox
 ) -> None:
-    acts: dict[str, Callable[[Session, str], object]] = {
+    acts: dict[str, Callable[[Agent, str], object]] = {
         "replay": lambda session, run: session.replay(run),
         "resume": lambda session, run: session.resume(run, limits=RunLimits()),
         "fork": lambda session, run: session.fork(run, turn=1, limits=RunLimits()),
     }
     ledger = MemoryLedger()
-    with Session(model=model(), sandbox=sandbox, ledger=ledger, config=None) as session:
+    with Agent(model(), sandbox=sandbox, ledger=ledger, config=None) as session:
         run = session.run("what is it?", limits=RunLimits(turns=1), strategy="code").run
 
     # Another client: its loop starts inside, and its thread is looked at too.
     with (
         entered() as functions,
-        Session(model=model(), sandbox=sandbox, ledger=ledger, config=None) as session,
+        Agent(model(), sandbox=sandbox, ledger=ledger, config=None) as session,
     ):
         acts[what](session, run)
 

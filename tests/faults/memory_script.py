@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tallystick.memory.memory import Memory, MemoryKeys
+from tallystick.memory.memory import Memory
 from tallystick.memory.recall.selection import EVERYTHING
 from tallystick.memory.recall.view import view
+from tallystick.memory.receipts.keys import MemoryKeys
 from tallystick.memory.receipts.receipt import Key
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.verify import verify_memory

@@ -128,11 +128,11 @@ def test_two_writers_one_killed_lose_nothing(tmp_path: Path) -> None:
 # -- killed at a call --------------------------------------------------------------------------
 
 
-def calls(folder: Path) -> list[tuple[str, int]]:
-    """Every call of an erasure that changes a file, as its name and which of that name it is."""
+def calls(folder: Path, work: str) -> list[tuple[str, int]]:
+    """Every call of a work that changes a file, as its name and which of that name it is."""
     trace = folder / "trace"
     under = ["strace", "-f", "-e", f"trace={CALLS}", "-o", str(trace)]
-    done = started("erase", folder / "listed" / "memory.db", "w", under)
+    done = started(work, folder / "listed" / "memory.db", "w", under)
     out, errors = done.communicate(timeout=60)
     assert done.returncode == 0, errors
     assert b"erased" in out
@@ -147,14 +147,14 @@ def calls(folder: Path) -> list[tuple[str, int]]:
     return found
 
 
-def sweep(folder: Path, step: int) -> int:
-    places = calls(folder)
+def sweep(folder: Path, step: int, work: str = "erase") -> int:
+    places = calls(folder, work)
     deaths = 0
     for name, count in [*places[::step], places[-1]]:
         path = folder / "killed" / "memory.db"
         shutil.rmtree(path.parent, ignore_errors=True)
         inject = ["-e", f"trace={name}", "-e", f"inject={name}:signal=SIGKILL:when={count}"]
-        dying = started("erase", path, "w", ["strace", "-f", *inject, "-o", "/dev/null"])
+        dying = started(work, path, "w", ["strace", "-f", *inject, "-o", "/dev/null"])
         out, _ = dying.communicate(timeout=60)
         deaths += dying.returncode != 0
         said = out.decode()
@@ -197,3 +197,21 @@ def test_a_death_at_every_call_of_an_erasure_leaves_the_note_or_nothing_of_it(
     tmp_path: Path,
 ) -> None:
     assert sweep(tmp_path, step=1 if FULL else 20) >= 10
+
+
+@needs_strace
+@pytest.mark.slow
+def test_a_death_at_some_calls_of_an_erasure_leaves_no_block_of_the_index_with_the_note(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("numpy")
+    assert sweep(tmp_path, step=25, work="index") >= 4
+
+
+@needs_strace
+@pytest.mark.soak
+def test_a_death_at_every_call_of_an_erasure_leaves_no_block_of_the_index_with_the_note(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("numpy")
+    assert sweep(tmp_path, step=1 if FULL else 20, work="index") >= 10

@@ -19,7 +19,7 @@ from typing import Any
 from tests.laws.test_price_laws import oracle
 from tests.model.misfortunes import MISFORTUNES, Misfortune
 
-from tallystick.client import LoopThread
+from tallystick.agent.loop import LoopThread
 from tallystick.core.budget.amount import COUNTED, Amount, Breach, Budget, ScopeKind, ScopeRow
 from tallystick.core.budget.tree import BudgetTree, Reservation
 from tallystick.core.charge import ModelUsage, Reserved

@@ -174,13 +174,13 @@ def played(plan: Plan, sandbox: WasmSandbox | None = None) -> World:
         session = Session(
             model=server,
             ledger=ledger,
-            sandbox=sandbox or HostCallSandbox(),  # type: ignore[arg-type]
+            sandbox=sandbox or HostCallSandbox(),
             budget=world.budget(plan.session_calls),
             pricing=Pricing(declared=PriceTable.of_user({NAME: plan.table})),
         )
     (world.tree,) = trees
     if sandbox is None:
-        session._loop = VirtualLoopThread()
+        session.engine.loop = VirtualLoopThread()
     with session:
         runs = asyncio.run(_side_by_side(session, world))
 

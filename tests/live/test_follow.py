@@ -245,7 +245,8 @@ def test_what_cannot_be_followed_is_refused_in_one_line(sandbox: Any) -> None:
 
 
 def test_a_forged_record_makes_a_reader_neither_endless_nor_wrong() -> None:
-    from tests.interop.test_trajectory import a_run, code, with_child
+    from tests.core.views.test_run_difference import a_run, code
+    from tests.interop.test_trajectory import with_child
 
     from tallystick.testing.ledgers import append_records
 

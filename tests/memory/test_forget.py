@@ -16,7 +16,6 @@ from tallystick.memory.forget import (
     RunsErased,
     decay_pass,
     forget,
-    forget_expired,
     matching_ids,
     preview_forget,
     provenance_ids,
@@ -25,6 +24,7 @@ from tallystick.memory.forget import (
 from tallystick.memory.note import REDACTED, MemoryType, NoteScope, Permission
 from tallystick.memory.recall.recall import Asking, recall
 from tallystick.memory.recall.view import find_note, view
+from tallystick.memory.receipts.keys import open_keys
 from tallystick.memory.receipts.receipt import (
     ForgetReceipt,
     Key,
@@ -47,6 +47,7 @@ from tallystick.memory.store.records import Criteria, ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory
 from tallystick.memory.store.vectors import Vectors, choose_model, keep_vectors
 from tallystick.memory.store.verify import verify_memory
+from tallystick.upkeep.memory import Memory
 
 HOUR = 3_600_000
 MODEL = "a" * 64
@@ -487,16 +488,22 @@ def test_notes_whose_time_is_over_are_not_seen_and_a_sweep_erases_them(tmp_path:
     clock = Clock()
     with open_memory(tmp_path, clock=clock) as memory:
         made = remember(memory, a_note(SECRET, memory_type=MemoryType.WORKING)).id
+        theirs = remember(memory, a_note("x", agent_id="bob", memory_type=MemoryType.WORKING)).id
         remember(memory, a_note("stays"))
-        assert forget_expired(memory).forgotten == ()
+        keys = open_keys(tmp_path / "keys")
+        ada = Memory(memory, agent_id="ada", keys=keys, embedder=None)
+        owner = Memory(memory, owner=True, keys=keys, embedder=None)
+        assert owner.forget(expired=True).notes == ()
         clock.now = START + HOUR
 
         seen = texts(memory)
-        done = forget_expired(memory)
+        assert ada.forget(expired=True, dry_run=True).notes == (made,)
+        done = ada.forget(expired=True)
 
         assert seen == ["stays"]
-        assert done.forgotten == (made,)
+        assert (done.notes, done.strategy) == ((made,), ForgetStrategy.HARD_DELETE)
         assert verify_memory(memory).erased == 1
+        assert owner.forget(expired=True).notes == (theirs,)
     assert SECRET.encode() not in raw_bytes(tmp_path)
 
 

@@ -26,7 +26,8 @@ from tallystick.core.resume_errors import ResumeRefused
 from tallystick.memory.calls import WRITE, MemoryCalls
 from tallystick.memory.errors import MemoryLocked
 from tallystick.memory.forget import forget
-from tallystick.memory.memory import Memory, open_keys
+from tallystick.memory.memory import Memory
+from tallystick.memory.receipts.keys import open_keys
 from tallystick.memory.receipts.receipt import RecallReceipt, ReceiptUnknown
 from tallystick.memory.report import check_memory
 from tallystick.memory.store.records import ForgetStrategy, NotesRecalled, decode_memory_record

@@ -14,7 +14,7 @@ from tests.memory.memory_store import a_note
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import NoteInvalid
-from tallystick.memory.forget import effective_importance, importance_after_decay
+from tallystick.memory.forget import importance_after_decay
 from tallystick.memory.note import (
     CONTENT_BYTES_MAX,
     ConsolidationState,
@@ -23,6 +23,7 @@ from tallystick.memory.note import (
     Permission,
     SourceType,
     check_new,
+    effective_importance,
     is_note_id,
     normalise,
     uuid7,

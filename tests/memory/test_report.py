@@ -8,7 +8,8 @@ import pytest
 from tests.memory.memory_store import Clock, a_note, open_memory
 
 from tallystick.core.errors import UsageError
-from tallystick.memory.memory import Memory, open_keys
+from tallystick.memory.memory import Memory
+from tallystick.memory.receipts.keys import open_keys
 from tallystick.memory.remember import remember, remember_all
 from tallystick.memory.report import whole_id
 

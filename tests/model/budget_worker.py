@@ -39,7 +39,7 @@ def main(ledger: str, url: str, name: str, usd_total: str, runs: int) -> None:
         config=None,
         model=HttpModel(where),
         ledger=SqliteLedger(Path(ledger), busy_seconds=60),
-        sandbox=HostCallSandbox(),  # type: ignore[arg-type]
+        sandbox=HostCallSandbox(),
         total=Budget.of(usd=usd_total),
         pricing=Pricing(declared=PriceTable.of_user(PRICES)),
     )

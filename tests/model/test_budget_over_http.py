@@ -110,7 +110,7 @@ async def _runs(
     session = Session(
         model=model,
         ledger=ledger,
-        sandbox=HostCallSandbox(),  # type: ignore[arg-type]
+        sandbox=HostCallSandbox(),
         budget=budget,
         pricing=PRICING,
     )

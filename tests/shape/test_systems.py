@@ -44,7 +44,7 @@ for name in tallystick.__all__:
 """
 RUN = f"""
 import asyncio, pathlib
-from tallystick import Session
+from tallystick.client import Session
 from tallystick.inputs import given_text
 from tallystick.ledger import MemoryLedger
 from tallystick.model import ScriptedModel, ScriptedReply

@@ -341,7 +341,7 @@ def test_a_cancel_ends_the_child_too_and_a_resume_finishes_both(
     asyncio.run(cancel())
     (run,) = (each.run for each in session.ledger.runs() if each.caller is None)
     # The end is recorded in the client's thread, which the caller does not wait for.
-    session._loop.close()
+    session.engine.loop.close()
     (begun,) = children(records_of(session, run))
     assert [session.ledger.row(each).stop for each in (run, begun)] == ["cancelled"] * 2  # type: ignore[union-attr]
     hangs.append(False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.client import models_for_programs
+from tallystick.agent.models import models_for_programs
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.machine.state import (

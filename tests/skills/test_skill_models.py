@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from tests.skills.skill_runs import answers, make_skill, outputs
 
-from tallystick.client import Session, models_for_programs
+from tallystick.agent.models import models_for_programs
+from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import UsageError
 from tallystick.core.records import (
@@ -226,7 +227,9 @@ def test_a_user_is_told_of_a_model_that_the_run_may_not_ask_before_anything_is_w
     assert "\n" not in str(told.value)
     assert world.session.ledger.runs() == []
     # Named for sub-calls, it is one that the run may ask.
-    world.others["opus"] = world.session._models["opus"] = ModelDouble("", name="fake:opus")
+    world.others["opus"] = world.session.engine.models.others["opus"] = ModelDouble(
+        "", name="fake:opus"
+    )
     assert world.run(put=["unknown"], sub_model="opus").answer == "1"
 
 
@@ -236,7 +239,7 @@ def test_a_resumed_run_asks_the_same_model_though_its_skills_are_gone(
     world = World(sandbox, root, "skills.load('for-large')", "print(1)", "FINAL(llm_query('q'))")
     stopped = world.run(limits=RunLimits(turns=2))
     assert stopped.stop == "max_turns"
-    world.session._skills = None
+    world.session.engine.skills = None
 
     resumed = world.session.resume(stopped.run, limits=RunLimits(turns=5))
 

@@ -516,7 +516,7 @@ def test_a_skill_that_changed_is_reported_as_drift_and_the_run_still_holds(
     (root / "shelf-codes" / "rates.csv").unlink()
     make_skill(root, "new-one")
 
-    run.session._skills = Skills.of(root)
+    run.session.engine.skills = Skills.of(root)
     report = run.replayed()
 
     assert report.held

@@ -33,7 +33,7 @@ def test_a_ledger_with_the_first_records_is_sound_and_the_run_is_resumed_from_th
 def play_resumed(ledger: object, run: str, model: ModelDouble) -> str | None:
     from tallystick.client import Session
 
-    with Session(config=None, model=model, ledger=ledger, sandbox=PlainSandbox()) as session:  # type: ignore[arg-type]
+    with Session(config=None, model=model, ledger=ledger, sandbox=PlainSandbox()) as session:
         return session.resume(run).answer
 
 

@@ -27,8 +27,8 @@ from tallystick.ledger.scopes import SharedScopes
 from tallystick.ledger.sqlite import SqliteLedger
 from tallystick.ledger.verify import verify_ledger
 from tallystick.memory.exchange import export_notes
-from tallystick.memory.memory import open_keys
 from tallystick.memory.note import REDACTED
+from tallystick.memory.receipts.keys import open_keys
 from tallystick.memory.receipts.receipt import RunErased
 from tallystick.memory.receipts.receipts import all_receipts, verify_chain
 from tallystick.memory.store.records import Criteria, ForgetStrategy

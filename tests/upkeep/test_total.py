@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick import Session
+from tallystick.client import Session
 from tallystick.core.budget.amount import LimitWouldRise
 from tallystick.core.errors import InvalidLimit
 from tallystick.testing.models import PRICING, ModelDouble, programs
@@ -24,7 +24,7 @@ def test_a_total_binds_the_next_run_of_another_client(tmp_path: Path) -> None:
         change_total(stores, "0.000000001")
         with Session(
             model=ModelDouble(programs("FINAL(1)")),
-            sandbox=PlainSandbox(),  # type: ignore[arg-type]
+            sandbox=PlainSandbox(),
             ledger=stores.ledger,
             pricing=PRICING,
             config=None,

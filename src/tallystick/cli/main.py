@@ -23,7 +23,7 @@ _GROUPS = {
     "Run": {
         "run": ("run", "Answer a question with programs that a model writes."),
         "resume": ("resume", "Resume a run that was stopped or interrupted."),
-        "stop": ("stop", "Stop a run that another process works on."),
+        "stop": ("resume", "Stop a run that another process works on."),
         "fork": ("resume", "Start a new run from a turn of another."),
         "approve": ("resume", "Let a program run that waits for your approval."),
         "deny": ("resume", "Refuse a program that waits for your approval."),

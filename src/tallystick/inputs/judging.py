@@ -1,4 +1,4 @@
-"""Recognise a task that asks for a judgement of items, and say what an item is in a program.
+"""Recognise a task that asks for a judgement of items, and write a program that asks a model.
 
 Code counts, sums and compares, but it cannot tell praise from blame. A weak model writes a search
 for a word all the same, or takes what it sees of the first items for all of them.
@@ -33,6 +33,9 @@ _IN_A_ROW = re.compile(rf"{_LONE}(?:[,;:.!?]? {_LONE})*")
 _LETTERS = re.compile(r"[^\W\d_]+")
 # A program sends each item whole, and longer ones do not fit a small model.
 _ITEM_CHARS_MAX = 8_000
+# With a longer question, the prompt would grow by more than 60 tokens.
+_ASKED_CHARS_MAX = 50
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?:])\s+")
 _ITEM_NAMES = {"table": "row", "json_lines": "record", "lines": "line"}
 # Beginnings of words. They are of what somebody thinks, feels, wants or writes about; words that
 # programs count by, such as `like` or `good`, are left out.
@@ -51,27 +54,49 @@ _JUDGEMENTS = re.compile(
 )
 
 
-def judged_items(
+def judging_program(
     placed: Sequence[PlacedText], texts: Sequence[str], question: str
-) -> tuple[str, str] | None:
-    """Return the expression of an item that a task wants judged, and the loop over all of them.
+) -> str | None:
+    """Return a program that asks a model about each item that a task wants judged.
 
-    For example `record['review']` and `record in records`. None if the task names no judgement, or
-    if no text has items to read. `texts` are those placed, in the same order.
+    It has the end of the task in it, since a weak model does not change the question. None if the
+    task names no judgement, or if no text has items to read. `texts` are those placed, in the same
+    order.
     """
-    if not names_judgement(question):
+    items = _items_of(placed, texts) if names_judgement(question) else None
+    if items is None:
         return None
+    part, item, all_items = items
+    return (
+        f"said = llm_query_batched([{f'{_end_of(question)} Is this one: '!r} + {part} "
+        f"for {item} in {all_items}], schema=bool)\n"
+        f"chosen = [{item} for {item}, yes in zip({all_items}, said) if yes is True]\n"
+        f"print(len(chosen), chosen[:2])"
+    )
+
+
+def _items_of(placed: Sequence[PlacedText], texts: Sequence[str]) -> tuple[str, str, str] | None:
+    """Return the text of an item, the name of an item, and all of them, as programs write it."""
     for (of, key, shape), text in zip(placed, texts, strict=True):
         name = spelling_of(view_name(shape.name, of), key)
         item = _ITEM_NAMES.get(shape.kind)
         if item is not None and shape.read:
-            return f"{item}{shape.read}", f"{item} in {name}"
+            return f"{item}{shape.read}", item, name
         if shape.kind == "lines" and not shape.prose and _are_sentences(_some_lines(text)):
-            return "line", f"line in {name}"
+            return "line", "line", name
     variables = {of for of, _, _ in placed}
     if len(placed) > 1 and len(variables) == 1 and _are_items(placed, texts):
-        return "text", f"text in {placed[0][0]}.values()"
+        return "text", "text", f"{placed[0][0]}.values()"
     return None
+
+
+def _end_of(question: str) -> str:
+    """Return the last sentence of a task, or the end of a long one."""
+    said = " ".join(question.split())
+    last = _SENTENCE_ENDS.split(said)[-1]
+    if len(last) <= _ASKED_CHARS_MAX:
+        return last
+    return last[-_ASKED_CHARS_MAX:].partition(" ")[2] or last[-_ASKED_CHARS_MAX:]
 
 
 def names_judgement(question: str) -> bool:
@@ -80,7 +105,10 @@ def names_judgement(question: str) -> bool:
 
 
 def are_messages(sampled: Sequence[str]) -> bool:
-    """Return True if lines are messages, as in a chat: sentences that do not repeat."""
+    """Return True if lines are messages, as in a chat: sentences that do not repeat.
+
+    Only the first 2,000 characters of a line are read.
+    """
     if not _are_sentences(sampled):
         return False
     words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))

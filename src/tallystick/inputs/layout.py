@@ -30,7 +30,7 @@ from tallystick.inputs.description import (
     program_over,
     query_program,
 )
-from tallystick.inputs.judging import PlacedText, judged_items
+from tallystick.inputs.judging import PlacedText, judging_program
 from tallystick.inputs.nearest import nearest_passages
 from tallystick.inputs.shapes import Shape, shape_of
 from tallystick.runtime.context.inputs import Input
@@ -38,6 +38,8 @@ from tallystick.runtime.context.namespace import spelling_of
 from tallystick.sandbox.text import HostText
 
 STR_BYTES_MAX = 4_000_000
+_BEGIN = "A block can begin like this:"
+_A_MODEL_CAN = f"Code cannot judge texts, a model can. {_BEGIN}"
 _HASH_BYTES = 1024 * 1024
 
 
@@ -215,33 +217,34 @@ class _LayoutBuilder:
         ):
             program = self._near.program
         asking = query_program(self._placed, question=self._question)
-        contexts = self._with_aids(self._with_program(program))
+        judging = None
+        if "items" in self._aids:
+            texts = [text for text, _ in self._read.values()]
+            judging = judging_program(self._placed, texts, self._question)
         return InputLayout(
-            contexts=contexts,
-            asking=() if asking is None else self._with_aids(self._with_program(asking)),
+            contexts=self._with_program(program)
+            if judging is None
+            else self._with_program(judging, heading=_A_MODEL_CAN),
+            asking=() if asking is None else self._with_program(asking),
             values=self._values,
             texts=self._texts,
             views=tuple(self._views),
             files=tuple(self._files),
         )
 
-    def _with_program(self, program: str | None) -> tuple[ContextRef, ...]:
-        """Return the descriptions of the variables. The last one ends with the program, if any."""
-        if program is None:
-            return tuple(self._contexts)
-        *others, last = self._contexts
-        said = f"A block can begin like this:\n```python\n{program}\n```"
-        return (*others, msgspec.structs.replace(last, sample=f"{last.sample}\n\n{said}"))
+    def _with_program(
+        self, program: str | None, *, heading: str = _BEGIN
+    ) -> tuple[ContextRef, ...]:
+        """Return the descriptions of the variables.
 
-    def _with_aids(self, contexts: tuple[ContextRef, ...]) -> tuple[ContextRef, ...]:
-        """Return the descriptions with the passages, and with the items to be judged, if any."""
-        *others, last = contexts
+        The last one ends with the program, if any, and has the passages, if there are some.
+        """
+        *others, last = self._contexts
         if self._near is not None:
             last = msgspec.structs.replace(last, near=self._near.said)
-        if "items" in self._aids:
-            texts = [text for text, _ in self._read.values()]
-            items = judged_items(self._placed, texts, self._question)
-            last = msgspec.structs.replace(last, items=msgspec.UNSET if items is None else items)
+        if program is not None:
+            sample = f"{last.sample}\n\n{heading}\n```python\n{program}\n```"
+            last = msgspec.structs.replace(last, sample=sample)
         return (*others, last)
 
 

@@ -7,9 +7,10 @@ is refused.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tallystick.core.errors import UsageError
 from tallystick.inputs.files import (
@@ -20,7 +21,7 @@ from tallystick.inputs.files import (
     open_bytes,
     open_file,
 )
-from tallystick.runtime.context.inputs import UTF_8, Input
+from tallystick.runtime.context.inputs import UTF_8, Input, given_text
 from tallystick.runtime.context.namespace import CONTEXT, check_variables
 
 _FILES_MAX = 10_000
@@ -62,6 +63,46 @@ def read_inputs(named: Sequence[str], *, stdin: bytes | None = None) -> list[Inp
             raise UsageError(f"{each}: more than {_FILES_MAX:,} files")
     _check_texts(inputs)
     return inputs
+
+
+# Text, or bytes or a file with text or a picture; an `Input` keeps its own name.
+InputValue = str | bytes | os.PathLike[str] | Input
+
+
+def named_inputs(given: Mapping[str, InputValue] | InputValue) -> list[Input]:
+    """Return inputs from values by the name of their variable; a value alone is in `context`.
+
+    A `str` is the text itself, and a path is read. A directory or a pattern makes a dictionary of
+    its files. Pictures are shown to the model and are in no variable. Raise `UsageError` as
+    `read_inputs` does, and for a value of another kind.
+    """
+    values = given if isinstance(given, Mapping) else {CONTEXT: given}
+    inputs = [each for name, value in values.items() for each in _named(name, value)]
+    _check_texts(inputs)
+    return inputs
+
+
+def _named(name: object, value: object) -> Iterator[Input]:
+    if not isinstance(name, str):
+        raise UsageError(f"inputs: the name {name!r:.80} is {type(name).__name__}; a name is text")
+    if isinstance(value, Input):
+        yield dataclasses.replace(value, variable=name)
+    elif isinstance(value, str):
+        yield given_text(value, variable=name)
+    elif isinstance(value, bytes):
+        yield _input_of(name, name, open_bytes(value, name=name))
+    elif isinstance(value, os.PathLike):
+        for path in expand_name(os.fspath(value)):
+            yield _input_of(str(path), name, open_file(path))
+    else:
+        raise UsageError(
+            f"inputs: {name} is {type(value).__name__}; give text, bytes or a path (pathlib.Path)"
+        )
+
+
+def _input_of(called: str, variable: str, found: OpenedFile) -> Input:
+    # A picture is in no variable, so it needs no name for one.
+    return _input(called, variable if found.media_type is None else CONTEXT, found)
 
 
 def describe_encodings(inputs: Sequence[Input]) -> list[str]:

@@ -320,9 +320,11 @@ def _table(text: str) -> Shape | None:
     if len(records) < 3 or not _is_header(records[0]):
         return None
     header, body = records[0], records[1:]
+    # A text whose lines have commas is no table: in one, every record has all columns.
     if any(len(record) != len(header) for record in body):
         return None
     columns = [list(column) for column in zip(*body, strict=True)]
+    # Without a header, the first record would be lost as names of columns.
     if any(_is_data(name, column) for name, column in zip(header, columns, strict=True)):
         return None
     kinds = [_column_kind(column) for column in columns]

@@ -105,6 +105,7 @@ ERROR_CODES: Mapping[str, ErrorCode] = {
 # Our errors whose class has another name, by the beginning of their code. The longest counts.
 _OURS = {
     "backend": "ExecutionFailed",
+    "no_answer": "ExecutionFailed",
     "backend.attachment": "Io",
     "backend.guest": "BackendInitFailed",
     "backend.guest_broken": "VmCrashed",
@@ -139,6 +140,7 @@ _OURS = {
     "refused.memory.embedder": "ConfigError",
     "refused.memory.model": "ConfigError",
     "refused.overrun": "TokenBudgetExceeded",
+    "refused.sessions_full": "SnapshotCreationFailed",
     "refused.unpriced": "TokenBudgetExceeded",
     "replay": "ExecutionFailed",
     "usage": "ConfigError",
@@ -158,6 +160,7 @@ _STOPS: Mapping[StopReason, str] = {
     "sandbox_error": "VmCrashed",
     "in_doubt": "ExecutionFailed",
     "no_progress": "ExecutionFailed",
+    "waiting": "NotSupported",
 }
 
 

@@ -243,7 +243,7 @@ class _Run:
             self.drafts.append(Draft(tag=tag_of(record), intent=intent_of(record), body=body))
 
     def add(self, iteration: Iteration) -> None:
-        """Add one turn with its blocks, its calls and the runs inside it.
+        """Add one turn with its blocks, its calls and the runs inside it, and their cost.
 
         Raise `TransferRefused` if it is not the next one, follows the final answer, or breaks a
         limit. A run inside it is refused too if it is nested too deep or has no final answer.

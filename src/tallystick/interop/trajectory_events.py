@@ -134,6 +134,7 @@ TERMINATIONS: dict[StopReason, Termination] = {
     "sandbox_error": "Error",
     "in_doubt": "Error",
     "no_progress": "Error",
+    "waiting": "Error",
 }
 _BUDGETS: dict[str, Termination] = {
     "tokens": "TokenBudgetExhausted",
@@ -310,6 +311,28 @@ class HostCall(_Event, frozen=True, kw_only=True, tag="host_call"):
     request: Content | None
 
 
+class HostCallWaiting(_Event, frozen=True, kw_only=True, tag="host_call_waiting"):
+    """A call of a program needs a person's word. The run ends as `waiting`, or waits inside.
+
+    `request` is as in `HostCall`. A decision is bound to its digest.
+    """
+
+    intent: int
+    name: str
+    request_sha256: str
+    request: Content | None
+
+
+class HostCallDecided(_Event, frozen=True, kw_only=True, tag="host_call_decided"):
+    """The person `by` decided about a call that waited inside. Else that is in `query_start`."""
+
+    intent: int
+    request_sha256: str
+    decision: PersonDecision
+    by: str
+    because: str
+
+
 class HostAnswer(_Event, frozen=True, kw_only=True, tag="host_answer"):
     """The answer to a call of a program. `request` is that of a short read, else None."""
 
@@ -404,6 +427,8 @@ TrajectoryEvent = (
     | CommandStarted
     | CommandExecuted
     | HostCall
+    | HostCallWaiting
+    | HostCallDecided
     | HostAnswer
     | QueryComplete
     | SessionEnd

@@ -9,6 +9,8 @@ contract of this module; what else is in the package is internal.
 - `list_notes` returns a `Page` of notes, `memory_stats` counts them as `MemoryStats`, and
   `check_memory` checks the log and the receipts: `Checked`
 - `review_queue` lists each `Held` note, and `review` decides about one with a `Verdict`
+- `Share` is a rule for whom notes are shared with, up to a `Permission`; `Relation` links two notes
+- `Faded` is what a pass of decay did; `Profile` has the weights of a ranking
 - `Criteria` choose notes to forget, in one way: a `ForgetStrategy`
 - `export_notes` writes notes, `read_export` reads `ExportedNotes`, `import_notes` keeps them:
   `Imported`
@@ -95,10 +97,12 @@ if TYPE_CHECKING:
         import_notes,
         read_export,
     )
-    from tallystick.memory.memory import MemoryKeys, add_key, open_keys
-    from tallystick.memory.note import MemoryType, NewNote, Note, NoteScope, SourceType
+    from tallystick.memory.memory import Faded
+    from tallystick.memory.note import MemoryType, NewNote, Note, NoteScope, Permission, SourceType
     from tallystick.memory.recall.recall import Recalled
+    from tallystick.memory.recall.scope import Profile
     from tallystick.memory.recall.selection import Filters, Seen
+    from tallystick.memory.receipts.keys import MemoryKeys, add_key, open_keys
     from tallystick.memory.receipts.receipt import (
         ForgetReceipt,
         RecallReceipt,
@@ -122,6 +126,7 @@ if TYPE_CHECKING:
         list_notes,
         memory_stats,
     )
+    from tallystick.memory.sharing import Relation, Share
     from tallystick.memory.store.records import Criteria, ForgetStrategy, Verdict
     from tallystick.memory.suspicion import Held, review, review_queue
 
@@ -139,6 +144,7 @@ __all__ = [
     "EmbeddingFailed",
     "EmptyProgram",
     "ExportedNotes",
+    "Faded",
     "Filters",
     "ForgetReceipt",
     "ForgetStrategy",
@@ -169,6 +175,8 @@ __all__ = [
     "NoteScope",
     "OperationFailed",
     "Page",
+    "Permission",
+    "Profile",
     "Program",
     "ProgramFailed",
     "Recall",
@@ -177,10 +185,12 @@ __all__ = [
     "Recalled",
     "ReceiptError",
     "ReceiptFile",
+    "Relation",
     "Remembered",
     "SandboxViolation",
     "Score",
     "Seen",
+    "Share",
     "SourceType",
     "StorageFailed",
     "TokenCount",
@@ -230,10 +240,12 @@ if not TYPE_CHECKING:
             "tallystick.memory.exchange": (
                 "ExportedNotes Imported export_notes import_notes read_export"
             ),
-            "tallystick.memory.memory": "MemoryKeys add_key open_keys",
-            "tallystick.memory.note": "MemoryType NewNote Note NoteScope SourceType",
+            "tallystick.memory.memory": "Faded",
+            "tallystick.memory.note": "MemoryType NewNote Note NoteScope Permission SourceType",
             "tallystick.memory.recall.recall": "Recalled",
+            "tallystick.memory.recall.scope": "Profile",
             "tallystick.memory.recall.selection": "Filters Seen",
+            "tallystick.memory.receipts.keys": "MemoryKeys add_key open_keys",
             "tallystick.memory.receipts.receipt": "ForgetReceipt RecallReceipt ReceiptError Tokens",
             "tallystick.memory.receipts.receipt_file": (
                 "CheckedReceipt ReceiptFile read_receipt_file receipt_file_bytes "
@@ -244,6 +256,7 @@ if not TYPE_CHECKING:
             "tallystick.memory.report": (
                 "Checked MemoryStats Page check_memory list_notes memory_stats"
             ),
+            "tallystick.memory.sharing": "Relation Share",
             "tallystick.memory.store.records": "Criteria ForgetStrategy Verdict",
             "tallystick.memory.suspicion": "Held review review_queue",
         },

@@ -343,8 +343,9 @@ class _Import:
     def add(self, writer: LogWriter, line: _NoteLine, number: int) -> None:
         """Import one note, unless it exists here already or was erased here.
 
-        Its relations wait for `append_relations`. Raise `NoteInvalid` if it could not have been
-        written here, or if another note here has its id.
+        It is counted, and its id is added to `imported`, `present` or `erased`. Its relations wait
+        for `append_relations`. Raise `NoteInvalid` if it could not have been written here, or if
+        another note here has its id.
         """
         self.notes += 1
         note = line.note

@@ -17,7 +17,6 @@ are listed, and nothing is claimed of them. Recorded runs are another file's: se
 
 from __future__ import annotations
 
-import math
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,8 @@ from tallystick.memory.note import (
     Permission,
     check_agent,
     is_note_id,
+    kept_at,
+    worth_of,
 )
 from tallystick.memory.recall.selection import EVERYTHING, Row, select_notes
 from tallystick.memory.receipts.receipt import (
@@ -66,45 +67,8 @@ from tallystick.memory.store.records import (
 )
 from tallystick.memory.store.sqlite import EntryHeader, LogWriter, SqliteMemory, read_entry_header
 
-# Decay: the importance of a note after some hours, by its own function.
-
-
-DECAY_RATE_PER_HOUR = 0.01
 # The amount by which forgetting by decay lowers the importance, unless the note has its own rate.
 DECAY_STEP = 0.1
-_ACCESS_WEIGHT = 0.05
-
-
-def effective_importance(
-    importance: float,
-    *,
-    hours: float,
-    access_count: int = 0,
-    rate: float | None = None,
-    function: str | None = None,
-) -> float:
-    """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
-
-    The rate is 0.01 per hour by default; hours below 0 count as 0. `linear` replaces the
-    exponential by 1 - rate × hours, at least 0. `step:<h>` halves every h hours, and
-    `power_law:<a>` divides by (1 + hours) to the power of a. Any other name is the exponential.
-    Raise `ValueError` if `step` or `power_law` has no number.
-    """
-    age = max(0.0, hours)
-    speed = DECAY_RATE_PER_HOUR if rate is None else rate
-    name, _, number = (function or "exponential").partition(":")
-    match name:
-        case "linear":
-            left = max(0.0, 1.0 - speed * age)
-        case "step":
-            # After a thousand halvings the rest is 0 for every purpose.
-            steps = age // float(number) if float(number) > 0 else 1_000.0
-            left = 0.5 ** min(steps, 1_000.0)
-        case "power_law":
-            left = (1.0 + age) ** -float(number)
-        case _:
-            left = math.exp(-speed * age)
-    return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
 
 
 def importance_after_decay(importance: float, *, rate: float | None) -> float:
@@ -138,7 +102,7 @@ def matching_ids(memory: SqliteMemory, criteria: Criteria, *, owner: str | None)
         row.note.id
         for row in rows
         if (owner is None or row.note.agent_id == owner)
-        and (oldest is None or row.note.created_at < oldest)
+        and (oldest is None or kept_at(row.note) < oldest)
         and (low is None or row.state.importance < low)
         and criteria.memory_type in (None, row.note.memory_type)
         and (not criteria.tags or not criteria.tags.isdisjoint(row.note.tags))
@@ -179,12 +143,16 @@ def provenance_ids(
         return [id for (id,) in db.execute(f"SELECT id FROM note WHERE {where}", given)]
 
 
-def expired_ids(memory: SqliteMemory) -> list[str]:
-    """Return the ids of all notes whose time is over by the memory's clock, deleted ones too."""
+def expired_ids(memory: SqliteMemory, *, owner: str | None = None) -> list[str]:
+    """Return the ids of all notes whose time is over by the memory's clock, deleted ones too.
+
+    With `owner`, only its notes count.
+    """
     with memory.reading() as db:
         rows = db.execute(
-            "SELECT id FROM note JOIN state USING (number) WHERE seq_to = ? AND expires_at <= ?",
-            (OPEN, memory.clock()),
+            "SELECT id FROM note JOIN state USING (number) "
+            "WHERE seq_to = :open AND expires_at <= :now AND (:owner IS NULL OR agent_id = :owner)",
+            {"open": OPEN, "now": memory.clock(), "owner": owner},
         ).fetchall()
     return [id for (id,) in rows]
 
@@ -213,37 +181,51 @@ def living_rows(db: sqlite3.Connection, seq: int, at: int) -> list[Row]:
 
 
 def decay_pass(
-    memory: SqliteMemory, *, archive_below: float = 0.2, forget_below: float = 0.05
+    memory: SqliteMemory,
+    *,
+    archive_below: float = 0.2,
+    forget_below: float = 0.05,
+    owner: str | None = None,
+    dry_run: bool = False,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Archive living notes with an importance below `archive_below`, in one transaction.
 
-    Below `forget_below`, mark them forgotten instead. Return the archived ids, then the forgotten.
+    Below `forget_below`, mark them forgotten instead. With `owner`, only its notes count. With
+    `dry_run`, nothing is changed. Return the archived ids, then the forgotten.
 
-    The importance is `effective_importance` now; the stored one stays. Procedural notes do not
-    decay. Raise `NoteInvalid` unless 0 <= `forget_below` <= `archive_below` <= 1.
+    The importance is `worth_of` now; the stored one stays. Procedural notes do not decay. Raise
+    `NoteInvalid` unless 0 <= `forget_below` <= `archive_below` <= 1.
     """
     if not 0.0 <= forget_below <= archive_below <= 1.0:
         raise NoteInvalid(field="forget_below", why="from 0 to `archive_below`, which is up to 1")
-    archived: list[str] = []
-    forgotten: list[str] = []
-    with memory.writing() as writer:
-        counts = dict(writer.db.execute("SELECT number, count(*) FROM access GROUP BY number"))
-        for row in living_rows(writer.db, writer.head.count, writer.at):
-            if row.note.memory_type is MemoryType.PROCEDURAL:
-                continue
-            left = effective_importance(
-                row.state.importance,
-                hours=(writer.at - row.note.created_at) / _HOUR_MS,
-                access_count=counts.get(row.number, 0),
-                rate=row.note.decay_rate,
-                function=row.note.decay_function,
-            )
-            if left < archive_below:
+    if dry_run:
+        with memory.reading() as db:
+            faded = _faded(db, memory.resolve(None), memory.clock(), archive_below, owner)
+    else:
+        with memory.writing() as writer:
+            faded = _faded(writer.db, writer.head.count, writer.at, archive_below, owner)
+            for id, left in faded:
                 gone = left < forget_below
                 state = ConsolidationState.FORGOTTEN if gone else ConsolidationState.ARCHIVED
-                writer.append(NoteArchived(state=state), note=row.note.id)
-                (forgotten if gone else archived).append(row.note.id)
-    return tuple(archived), tuple(forgotten)
+                writer.append(NoteArchived(state=state, by=owner), note=id)
+    forgotten = tuple(id for id, left in faded if left < forget_below)
+    return tuple(id for id, left in faded if left >= forget_below), forgotten
+
+
+def _faded(
+    db: sqlite3.Connection, seq: int, at: int, below: float, owner: str | None
+) -> list[tuple[str, float]]:
+    """Return the living notes that matter less than `below`, with what is left of each."""
+    counts = dict(db.execute("SELECT number, count(*) FROM access GROUP BY number"))
+    found = []
+    for row in living_rows(db, seq, at):
+        if row.note.memory_type is MemoryType.PROCEDURAL or owner not in (None, row.note.agent_id):
+            continue
+        used = counts.get(row.number, 0)
+        left = worth_of(row.note, row.state.importance, now=at, access_count=used)
+        if left < below:
+            found.append((row.id, left))
+    return found
 
 
 # The announcement of an erasure, with the runs that are erased too.
@@ -469,19 +451,6 @@ def forget(
     return _forget(memory, ids, act, scrub=scrub)
 
 
-def forget_expired(
-    memory: SqliteMemory, *, key: Key | None = None, scrub: bool = True
-) -> Forgotten:
-    """Erase every note whose time is over, as the owner of the file. There may be none.
-
-    `key` and `scrub` are as in `forget`. Raise `NoteInvalid` if there are more than 200,000.
-    """
-    act = _Act(
-        actor=None, strategy=ForgetStrategy.HARD_DELETE, why="expired", by="expired", key=key
-    )
-    return _forget(memory, expired_ids(memory), act, scrub=scrub)
-
-
 def preview_forget(
     memory: SqliteMemory, ids: Sequence[str], *, actor: str | None, strategy: ForgetStrategy
 ) -> Forgettable:
@@ -621,7 +590,9 @@ def _forget(memory: SqliteMemory, ids: Iterable[str], act: _Act, *, scrub: bool)
 def _check(actor: str | None, strategy: ForgetStrategy, origin: str | None) -> None:
     if strategy is ForgetStrategy.CONSOLIDATE:
         raise BackendUnsupported(
-            backend="sqlite", capability="consolidate", detail="it needs a summary; remember one"
+            backend="sqlite",
+            capability="consolidate",
+            detail="it needs the text that takes the notes' place: tally memory consolidate",
         )
     if actor is not None:
         check_agent(actor, field="actor")

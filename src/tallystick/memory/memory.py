@@ -9,24 +9,27 @@ strategy that needs embeddings is then refused, and never replaced by another.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from tallystick.core.errors import StoreError, UsageError, system_errors
+from tallystick.core.errors import UsageError
 from tallystick.core.ids import moment_ms
-from tallystick.core.json_text import digest
 from tallystick.memory.errors import ModelMismatch, NoteInvalid
-from tallystick.memory.forget import effective_importance
-from tallystick.memory.note import NewNote, Note, check_agent
+from tallystick.memory.forget import decay_pass
+from tallystick.memory.note import (
+    MemoryType,
+    NewNote,
+    Note,
+    Permission,
+    check_agent,
+    worth_of,
+)
 from tallystick.memory.recall.minilm import DIMENSIONS, MiniLm, missing
 from tallystick.memory.recall.recall import (
     Asking,
@@ -40,7 +43,8 @@ from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
 from tallystick.memory.recall.selection import EVERYTHING, NOW, Filters, Seen, select_notes
 from tallystick.memory.recall.view import find_note
 from tallystick.memory.recall.words import TOKENIZER, count_tokens
-from tallystick.memory.receipts.receipt import ForgetReceipt, Key, RecallReceipt, ReceiptUnknown
+from tallystick.memory.receipts.keys import MemoryKeys, open_keys
+from tallystick.memory.receipts.receipt import ForgetReceipt, RecallReceipt, ReceiptUnknown
 from tallystick.memory.receipts.receipts import (
     NoteCitation,
     Verified,
@@ -51,14 +55,20 @@ from tallystick.memory.receipts.receipts import (
     read_citation,
     verify_forgotten,
 )
-from tallystick.memory.remember import Remembered, remember, remember_all
+from tallystick.memory.remember import Remembered, consolidate, remember, remember_all
+from tallystick.memory.sharing import (
+    Relation,
+    Share,
+    relate,
+    relations_at,
+    share,
+    share_notes,
+    shares_at,
+)
 from tallystick.memory.store.sqlite import EntryHeader, SqliteMemory, read_entry_header
 from tallystick.memory.store.vectors import count_notes_without_vectors, embed_missing, model_at
 from tallystick.settings.files import config_directory
 from tallystick.settings.paths import cache_directory, data_directory
-from tallystick.settings.schema import one_line
-from tallystick.storage import system
-from tallystick.storage.private_file import make_private, write_whole
 
 if TYPE_CHECKING:
     from tallystick.memory.code_mode.operations import Budget as ProgramBudget
@@ -66,94 +76,6 @@ if TYPE_CHECKING:
     from tallystick.memory.recall.index import StandingIndex
     from tallystick.memory.receipts.receipt_file import ReceiptFile
     from tallystick.settings.signing import SigningKey
-
-
-# The keys that sign receipts of memory. They are in the configuration directory, closed to others.
-#
-# Rule 1: a key is apart from the memory: one who can change the memory should not find the key.
-# Rule 2: keys are added and never deleted. A receipt names the key that signed it.
-#
-# The file has one key a line, `<id> <64 hex digits>`; the last one signs.
-
-
-_NAME = "memory.keys"
-_SECRET_BYTES = 32
-_ID_CHARS = 16
-_FILE_BYTES_MAX = 1 << 20
-_LINE = re.compile(r"([0-9a-f]{16}) ([0-9a-f]{64})")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryKeys:
-    """The keys of this user, by id; `current` signs."""
-
-    current: Key
-    by_id: dict[str, bytes] = field(repr=False)
-
-
-def open_keys(directory: Path) -> MemoryKeys:
-    """Read the keys in a directory. If there is no file, make it with a first key.
-
-    Raise `StoreError` if the file is empty, damaged, open to other users or cannot be read.
-    """
-    path = directory / _NAME
-    with system_errors(one_line(str(path)), StoreError):
-        if not os.path.lexists(path):
-            _make_key_file(directory, path)
-        return _read(path)
-
-
-def add_key(directory: Path) -> MemoryKeys:
-    """Add a key that signs from now on; return all. The old keys still check what they signed.
-
-    Raise `StoreError` as `open_keys` does, or if the file cannot be written.
-    """
-    before = open_keys(directory)
-    lines = [*(f"{id} {secret.hex()}" for id, secret in before.by_id.items()), _new_line()]
-    path = directory / _NAME
-    with system_errors(one_line(str(path)), StoreError):
-        write_whole(path, ("\n".join(lines) + "\n").encode())
-        return _read(path)
-
-
-def _make_key_file(directory: Path, path: Path) -> None:
-    make_private(directory)
-    # Another process may have made the file meanwhile: then both use its key.
-    with contextlib.suppress(FileExistsError):
-        write_whole(path, f"{_new_line()}\n".encode(), replace=False)
-
-
-def _read(path: Path) -> MemoryKeys:
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        if status.st_uid != system.user_id() or status.st_mode & 0o077:
-            raise StoreError(
-                f"{one_line(str(path))} is open to other users; if none of them used it, close it: "
-                f"chmod 600 {one_line(str(path))}"
-            )
-        text = file.read(_FILE_BYTES_MAX).decode("utf-8", "replace")
-    keys: dict[str, bytes] = {}
-    for line in text.splitlines():
-        found = _LINE.fullmatch(line)
-        if found is None or _id(bytes.fromhex(found[2])) != found[1]:
-            raise StoreError(
-                f"{one_line(str(path))} is damaged; move it away, and a new key is made: receipts "
-                f"signed before can then not be checked"
-            )
-        keys[found[1]] = bytes.fromhex(found[2])
-    if not keys:
-        raise StoreError(f"{one_line(str(path))} is empty; move it away, and a new key is made")
-    last = list(keys)[-1]
-    return MemoryKeys(current=Key(id=last, secret=keys[last]), by_id=keys)
-
-
-def _new_line() -> str:
-    secret = secrets.token_bytes(_SECRET_BYTES)
-    return f"{_id(secret)} {secret.hex()}"
-
-
-def _id(secret: bytes) -> str:
-    return digest(b"tallystick.memory.key.v1" + secret)[:_ID_CHARS]
 
 
 # The position and the time that a caller's `as_of` means.
@@ -236,7 +158,6 @@ AGENT = "agent"
 # The most notes that are embedded before a recall. If more are waiting, the recall would take too
 # long: it goes without them, and a remark says so.
 _EMBEDDED_MAX = 200
-_HOUR_MS = 3_600_000
 _HALF = re.compile("[\ud800-\udfff]")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -244,6 +165,13 @@ _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def memory_directory(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the directory with the files of the tenants, whether it exists or not."""
     return data_directory(environ) / "memory"
+
+
+class Faded(msgspec.Struct, frozen=True, kw_only=True):
+    """The notes that hardly matter any more, by `Memory.decay`: archived, or called forgotten."""
+
+    archived: tuple[str, ...]
+    forgotten: tuple[str, ...]
 
 
 class Memory:
@@ -402,13 +330,138 @@ class Memory:
         Raise `NoteNotFound` or `NoteErased` as `note` does.
         """
         seen = self.note(id)
-        return effective_importance(
+        return worth_of(
+            seen.note,
             seen.state.importance,
-            hours=(self.store.clock() - seen.note.created_at) / _HOUR_MS,
+            now=self.store.clock(),
             access_count=seen.access_count,
-            rate=seen.note.decay_rate,
-            function=seen.note.decay_function,
         )
+
+    def consolidate(
+        self,
+        ids: Sequence[str],
+        content: str,
+        *,
+        memory_type: MemoryType | str = MemoryType.SEMANTIC,
+        created_by: str | None = None,
+    ) -> Remembered:
+        """Remember a text in place of several notes. They stay, and are recalled as of before.
+
+        Raise `NoteInvalid` for fewer than two notes, notes of several agents, or notes that are not
+        recalled, such as deleted ones. Raise `NoteNotFound` or `MemoryPermissionDenied` for a note
+        that may not be changed.
+        """
+        kinds = {each.value: each for each in MemoryType}
+        if memory_type not in kinds:
+            raise NoteInvalid(field="memory_type", why=", ".join(kinds), given=str(memory_type))
+        return consolidate(
+            self.store,
+            ids,
+            content,
+            actor=self._reader,
+            memory_type=kinds[memory_type],
+            created_by=created_by or self.agent_id,
+        )
+
+    def decay(
+        self, *, archive_below: float = 0.2, forget_below: float = 0.05, dry_run: bool = False
+    ) -> Faded:
+        """Archive the notes whose `score` is below a limit; mark the least as forgotten.
+
+        Neither is recalled any more, and both can be recalled as of before. Procedural notes stay.
+        An agent's own notes count, for the owner of the file those of all. Raise `NoteInvalid`
+        unless 0 <= `forget_below` <= `archive_below` <= 1.
+        """
+        archived, forgotten = decay_pass(
+            self.store,
+            archive_below=archive_below,
+            forget_below=forget_below,
+            owner=self._reader,
+            dry_run=dry_run,
+        )
+        return Faded(archived=archived, forgotten=forgotten)
+
+    # -- sharing and relations -----------------------------------------------------------------
+
+    def share(
+        self,
+        id: str | None,
+        with_agent: str,
+        permission: Permission | str = Permission.READ,
+        *,
+        tag: str | None = None,
+    ) -> int:
+        """Give another agent a permission on a note, or on all notes if `id` is None.
+
+        All notes are those of `agent_id`, also later ones; with `tag`, those with that tag. A
+        higher permission includes the lower ones: read, write, delete, share, delegate, admin.
+        Return how many notes have it now that had not. Raise `NoteInvalid`, `NoteNotFound` or
+        `MemoryPermissionDenied` if it cannot be given.
+        """
+        rights = {each.value: each for each in Permission}
+        if permission not in rights:
+            raise NoteInvalid(field="permission", why=", ".join(rights), given=str(permission))
+        return self._set_share(id, with_agent, rights[permission], tag)
+
+    def unshare(self, id: str | None, from_agent: str, *, tag: str | None = None) -> int:
+        """Take back what `share` gave, with the same arguments. Return how many notes it concerns.
+
+        Recalls as of before still find them. Raise `NoteInvalid` if nothing was given.
+        """
+        return self._set_share(id, from_agent, None, tag)
+
+    def _set_share(
+        self, id: str | None, agent: str, permission: Permission | None, tag: str | None
+    ) -> int:
+        if id is None:
+            return share_notes(
+                self.store,
+                owner=self.agent_id,
+                actor=self._reader,
+                with_agent=agent,
+                permission=permission,
+                tag=tag,
+            )
+        if tag is not None:
+            raise NoteInvalid(field="tag", why="for all notes; leave out the id", given=tag)
+        share(self.store, id, actor=self._reader, with_agent=agent, permission=permission)
+        return 1
+
+    def shares(self, id: str | None = None, *, as_of: int | str | None = None) -> tuple[Share, ...]:
+        """Return who may see which notes, of this reader's notes and of those shared with it.
+
+        Rules for all notes are among them, with `id` None. With `id`, return those of one note.
+        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there is no such note.
+        """
+        if id is not None:
+            self.note(id, as_of=as_of)
+        place, _ = resolve_as_of(self.store, as_of)
+        seq = self.store.head().count if place is None else place
+        return shares_at(self.store, reader=self._reader, seq=seq, id=id)
+
+    def relate(
+        self, id: str, to: str, relation: str = "related_to", *, weight: float = 1.0
+    ) -> None:
+        """Relate a note to another one. The weight 0 takes the relation back.
+
+        Recall follows relations with the strategy `graph`, in both directions. Raise `NoteInvalid`
+        for a relation that is not one word, or a weight that is not from 0 to 1. Raise
+        `NoteNotFound` or `MemoryPermissionDenied` for a note that may not be read or changed.
+        """
+        relate(self.store, id, to, actor=self._reader, relation=relation, weight=weight)
+
+    def relations(self, id: str, *, as_of: int | str | None = None) -> tuple[Relation, ...]:
+        """Return the relations of a note to others that this reader sees, its own first.
+
+        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there is no such note.
+        """
+        self.note(id, as_of=as_of)
+        place, _ = resolve_as_of(self.store, as_of)
+        with self.store.reading() as db:
+            found = relations_at(db, id, seq=self.store.resolve(place))
+            ends = [each.target if each.source == id else each.source for each in found]
+        seen = set(visible_ids(self.store, list(dict.fromkeys(ends)), reader=self._reader))
+        return tuple(each for each, end in zip(found, ends, strict=True) if end in seen)
 
     # -- recall --------------------------------------------------------------------------------
 
@@ -421,13 +474,16 @@ class Memory:
         strategy: Strategy = "auto",
         filters: Filters = NOW,
         tokens_max: int | None = None,
+        weights: Mapping[str, float] | None = None,
         profile: Profile | None = None,
     ) -> Recalled:
         """Return the `k` notes that fit a query best, the best first, with a receipt.
 
         `as_of` is a position in the log or a time: what was known then, ranked as it was then. The
-        hits have at most `tokens_max` tokens together. At the head, new notes are embedded first,
-        unless more than 200 are waiting. The recall and its receipt are recorded in the log.
+        hits have at most `tokens_max` tokens together. `weights` weigh lanes of the ranking
+        otherwise, such as `{"importance": 0.5, "decay": 0.5}`; the receipt has them. At the head,
+        new notes are embedded first, unless more than 200 are waiting. The recall and its receipt
+        are recorded in the log.
 
         Raise `UsageError` or `NoteInvalid` for an argument out of range; `k` is from 0 to 100.
         Raise `EmbedderNotConfigured` or `ModelMismatch` if the strategy needs vectors that are not
@@ -439,7 +495,9 @@ class Memory:
         for tag in filters.tags:
             _check_text("a tag", tag)
         place, at = resolve_as_of(self.store, as_of)
-        embedder, remarks = self._embedder_for(strategy, profile or self.profile, place)
+        ranking = profile or self.profile
+        weighed = ranking.weighed(weights or {})
+        embedder, remarks = self._embedder_for(strategy, weighed, place)
         index = self._standing_index()
         made = recall(
             self.store,
@@ -452,7 +510,8 @@ class Memory:
                 as_of=place,
                 at=at,
                 strategy=strategy,
-                profile=profile or self.profile,
+                profile=ranking,
+                weights=dict(weights or {}),
                 tokens_max=tokens_max,
             ),
             key=self.keys.current,
@@ -603,7 +662,9 @@ class Memory:
         vectors are of another model and the strategy is `auto`. For another strategy they raise
         `ModelMismatch`. At the head, new notes are embedded first.
         """
-        if strategy in ("lexical", "exact") or not (profile.dense or profile.token):
+        if strategy in ("lexical", "exact") or not (
+            profile.dense or profile.token or profile.passage
+        ):
             return None, ()
         embedder = self._load_embedder()
         if embedder is None:

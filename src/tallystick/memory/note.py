@@ -423,3 +423,69 @@ def duplicate_digest(note: Note | NewNote, *, secret: bytes) -> bytes:
         note.source_type.value,
     )
     return hashlib.blake2b(canonical(fields), key=secret, digest_size=32).digest()
+
+
+# Decay: what is left of the importance of a note after some hours.
+
+
+DECAY_RATE_PER_HOUR = 0.01
+_ACCESS_WEIGHT = 0.05
+_HOUR_MS = 3_600_000
+
+
+def effective_importance(
+    importance: float,
+    *,
+    hours: float,
+    access_count: int = 0,
+    rate: float | None = None,
+    function: str | None = None,
+) -> float:
+    """Return importance × exp(-rate × hours) + 0.05 × ln(1 + accesses), at most 1.
+
+    The rate is 0.01 per hour by default; hours below 0 count as 0. `linear` replaces the
+    exponential by 1 - rate × hours, at least 0. `step:<h>` halves every h hours, and
+    `power_law:<a>` divides by (1 + hours) to the power of a. Any other name is the exponential.
+    Raise `ValueError` if `step` or `power_law` has no number.
+    """
+    age = max(0.0, hours)
+    speed = DECAY_RATE_PER_HOUR if rate is None else rate
+    name, _, number = (function or "exponential").partition(":")
+    match name:
+        case "linear":
+            left = max(0.0, 1.0 - speed * age)
+        case "step":
+            # After a thousand halvings the rest is 0 for every purpose.
+            steps = age // float(number) if float(number) > 0 else 1_000.0
+            left = 0.5 ** min(steps, 1_000.0)
+        case "power_law":
+            left = (1.0 + age) ** -float(number)
+        case _:
+            left = math.exp(-speed * age)
+    return min(1.0, importance * left + _ACCESS_WEIGHT * math.log(1 + access_count))
+
+
+def kept_at(note: Note) -> int:
+    """Return since when a note has an age, in milliseconds: its time, unless that was read off.
+
+    Then it is the time of keeping, which its id has. A message of last year that is kept today is
+    not a year old here.
+    """
+    if "created_at" in note.read_off:
+        return int(note.id.replace("-", "")[:12], 16)
+    return note.created_at
+
+
+def worth_of(note: Note, importance: float, *, now: int, access_count: int) -> float:
+    """Return how much a note still matters at a time, 0 to 1, by its own rate and function.
+
+    `importance` is the present one, `now` is in milliseconds. A procedural note does not decay.
+    """
+    procedural = note.memory_type is MemoryType.PROCEDURAL
+    return effective_importance(
+        importance,
+        hours=0.0 if procedural else (now - kept_at(note)) / _HOUR_MS,
+        access_count=access_count,
+        rate=note.decay_rate,
+        function=note.decay_function,
+    )

@@ -20,19 +20,26 @@ from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.note import (
     PROCEDURAL_IMPORTANCE_MIN,
     WORKING_TTL_MS,
+    ConsolidationState,
     MemoryType,
     NewNote,
     Note,
+    NoteScope,
+    Permission,
+    SourceType,
     check_agent,
     check_new,
     duplicate_digest,
     is_note_id,
 )
-from tallystick.memory.sharing import check_visible, rules_for
-from tallystick.memory.store.projection import OPEN
+from tallystick.memory.recall.selection import EVERYTHING, Row, select_notes
+from tallystick.memory.sharing import check_may, check_visible, rules_for
+from tallystick.memory.store.projection import OPEN, number_of
 from tallystick.memory.store.records import (
+    NoteArchived,
     NoteClosed,
     NoteQuarantined,
+    NoteRelated,
     NoteRemembered,
     NoteShared,
     NoteSighted,
@@ -110,6 +117,118 @@ def remember_all(
     with memory.writing() as writer:
         intake = _Intake(writer, screening or Screen())
         return [intake.take(new, name) for new, name in zip(news, names, strict=True)]
+
+
+CONSOLIDATES = "consolidates"
+
+
+def consolidate(
+    memory: SqliteMemory,
+    ids: Sequence[str],
+    content: str,
+    *,
+    actor: str | None,
+    memory_type: MemoryType = MemoryType.SEMANTIC,
+    created_by: str | None = None,
+    screening: Screening | None = None,
+) -> Remembered:
+    """Remember a text that takes the place of notes, in one transaction with their end.
+
+    The notes stay, with the state `consolidated`: they are valid until now, and the new note has
+    the relation `consolidates` to each. The new note belongs to their agent. It has their tags, the
+    largest of their importances, and their scope, author and organisation if all have the same. If
+    it is held back for a review, the notes stay as they are.
+
+    `actor` None is the owner of the file; others need `write` on each note. Raise `NoteInvalid` for
+    fewer than two notes, notes of several agents, one that is deleted, archived, held back or
+    consolidated already, and a text that cannot be a note or is that of one of the notes. Raise
+    `NoteNotFound` or `MemoryPermissionDenied` as `share` does.
+    """
+    asked = tuple(dict.fromkeys(ids))
+    if len(asked) < _CONSOLIDATED_MIN:
+        raise NoteInvalid(field="ids", why="at least two notes", given=len(asked))
+    if len(asked) > BATCH_MAX:
+        raise NoteInvalid(field="ids", why=f"at most {BATCH_MAX:,}", given=len(asked))
+    with memory.writing() as writer:
+        for id in asked:
+            check_may(writer.db, id, actor=actor, needs=Permission.WRITE)
+        numbers = [number_of(writer.db, id) for id in asked]
+        rows = select_notes(
+            writer.db,
+            reader=None,
+            filters=EVERYTHING,
+            seq=writer.head.count,
+            at=writer.at,
+            among=[number for number in numbers if number is not None],
+        )
+        for row in rows:
+            _check_consolidable(row)
+        new = _consolidated(rows, content, memory_type, created_by)
+        check_new(new)
+        made = _Intake(writer, screening or Screen()).take(new, None)
+        if made.id in asked:
+            raise NoteInvalid(field="content", why="another text than that of the notes")
+        if made.quarantine:
+            return made
+        for row in rows:
+            _end_for(writer, row, by=made.id, actor=actor)
+    return msgspec.structs.replace(made, superseded=tuple(row.id for row in rows))
+
+
+_CONSOLIDATED_MIN = 2
+
+
+def _check_consolidable(row: Row) -> None:
+    state = row.state
+    why = (
+        "is deleted"
+        if state.deleted_at is not None
+        else "is held back for a review"
+        if state.quarantine
+        else f"is {state.state.value}"
+        if state.state not in (ConsolidationState.RAW, ConsolidationState.ACTIVE)
+        else ""
+    )
+    if why:
+        raise NoteInvalid(field="ids", why=f"notes that are recalled; {row.id} {why}")
+
+
+def _consolidated(
+    rows: Sequence[Row], content: str, memory_type: MemoryType, created_by: str | None
+) -> NewNote:
+    """Return the request to remember a note in place of others. Raise `NoteInvalid` as above."""
+    notes = [row.note for row in rows]
+    first = notes[0]
+    owners = sorted({note.agent_id for note in notes})
+    if len(owners) > 1:
+        raise NoteInvalid(field="ids", why="notes of one agent", given=", ".join(owners))
+
+    def common(name: str) -> bool:
+        return all(getattr(note, name) == getattr(first, name) for note in notes)
+
+    return NewNote(
+        agent_id=first.agent_id,
+        content=content,
+        memory_type=memory_type,
+        scope=first.scope if common("scope") else NoteScope.PRIVATE,
+        importance=max(row.state.importance for row in rows),
+        tags=tuple(dict.fromkeys(tag for note in notes for tag in note.tags)),
+        source_type=SourceType.CONSOLIDATION,
+        author=first.author if common("author") else None,
+        org_id=first.org_id if common("org_id") else None,
+        created_by=created_by,
+        as_is=True,
+    )
+
+
+def _end_for(writer: LogWriter, row: Row, *, by: str, actor: str | None) -> None:
+    """End a note because another one takes its place, and relate the two."""
+    writer.append(NoteRelated(to=row.id, relation=CONSOLIDATES, weight=1.0), note=by)
+    end = max(writer.at, row.note.valid_from)
+    if row.state.valid_to is None or row.state.valid_to > end:
+        writer.append(NoteClosed(valid_to=end, by=by), note=row.id)
+    record = NoteArchived(state=ConsolidationState.CONSOLIDATED, by=actor)
+    writer.append(record, note=row.id)
 
 
 def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:

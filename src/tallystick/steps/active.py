@@ -516,7 +516,7 @@ class ActiveStep:
     def name_run(self, run: str) -> None:
         """Note that a run begins in this step.
 
-        The first `RUNS_NAMED_MAX` are named, the others counted.
+        The first `RUNS_NAMED_MAX` are named, the others only counted.
         """
         with self.scope_tree.lock:
             self.runs_begun += 1

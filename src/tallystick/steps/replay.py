@@ -137,6 +137,7 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     temperature: float | None
     schema: str | None
+    instructions: str | None
     limits: RunLimits
     grants: tuple[str, ...]
 
@@ -157,6 +158,7 @@ class RunAsked(msgspec.Struct, frozen=True, kw_only=True):
             seed=started.seed,
             temperature=started.temperature,
             schema=started.schema,
+            instructions=started.instructions or None,
         )
 
     def is_twin(self, now: RunAsked) -> bool:

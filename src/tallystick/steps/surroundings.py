@@ -297,12 +297,13 @@ class StepPlace:
                 seed=request.seed,
                 temperature=request.temperature,
                 schema=request.schema,
+                instructions=request.instructions,
             )
 
         return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)
 
     def here(self, run: str) -> RunSteps:
-        """Keep the steps around a run that is resumed or forked here open.
+        """Keep the steps around a run that is resumed or forked here open, inside the result.
 
         Raise `StepsDiverged` in a replay.
         """

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tallystick.client import Session
+from tallystick.agent.agent import Agent
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import Record
 from tallystick.ledger.memory import MemoryLedger
@@ -33,7 +33,7 @@ class Played:
     run: Run
     records: list[Record]
     ledger: Ledger
-    session: Session
+    session: Agent
 
     def of(self, kind: type[Kind]) -> list[Kind]:
         """Return the records of one type, in order."""
@@ -48,7 +48,7 @@ class Played:
         return re.sub(r"\b\d+ ms passed", "N ms passed", "\n".join(lines) + "\n")
 
     def replayed(self) -> ReplayReport:
-        """Replay the run in its own session. Raise what `Session.replay` raises."""
+        """Replay the run in its own session. Raise what `Agent.replay` raises."""
         return self.session.replay(self.run.run)
 
 
@@ -61,24 +61,25 @@ def play(
     functions: Sequence[RunFunction] = (),
     ledger: Ledger | None = None,
     pricing: Pricing | None = None,
-    strategy: Any = "code",  # noqa: ANN401 (as `Session.run` takes it)
+    strategy: Any = "code",  # noqa: ANN401 (as `Agent.run` takes it)
+    schema: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
-    **run: Any,  # noqa: ANN401 (as `Session.run` takes them)
+    **run: Any,  # noqa: ANN401 (as `Agent.run` takes them)
 ) -> Played:
     """Run a goal with a model, or with one that gives these answers, in a session of its own.
 
     The session has a fixed clock and no configuration, and stays open. `options` are arguments of
-    `Session`, which replace those made here; the rest are those of `Session.run`. What has a method
+    `Agent`, which replace those made here; the rest are those of `Agent.run`. What has a method
     `ask` is taken as a model. Without `ledger`, there is a new one in memory. Raise what
-    `Session.run` raises.
+    `Agent.run` raises.
     """
     model = answers if hasattr(answers, "ask") else scripted(answers)
     kept = MemoryLedger() if ledger is None else ledger
-    session = Session(
+    session = Agent(
         config=None,
         **{
             "model": model,
-            "functions": functions,
+            "tools": functions,
             "ledger": kept,
             "sandbox": sandbox,
             "pricing": pricing,
@@ -86,7 +87,8 @@ def play(
             **(options or {}),
         },
     )
-    ended = session.run(goal, limits=limits, strategy=strategy, **run)
+    answer: Any = schema
+    ended = session.run(goal, answer=answer, limits=limits, strategy=strategy, **run)
     return Played(
         run=ended, records=list(records_of(kept, ended.run)), ledger=kept, session=session
     )

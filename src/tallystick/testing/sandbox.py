@@ -19,6 +19,7 @@ import builtins
 import concurrent.futures
 import contextlib
 import functools
+import importlib.util
 import inspect
 import linecache
 import sys
@@ -351,6 +352,32 @@ class _Namespace:
         whole.stack[:] = frames
         lines = whole.format() if frames else whole.format_exception_only()
         report.traceback = "".join(lines)
+        report.line = self._line_of(error)
+
+    def _line_of(self, error: BaseException) -> str:
+        """Return the line that failed with its values, as the guest tells them; "" for none."""
+        found = [
+            (frame, number)
+            for frame, number in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename in self._seen
+        ]
+        if not found:
+            return ""
+        frame, number = found[-1]
+        line = linecache.getline(frame.f_code.co_filename, number)
+        return str(_guest_describe().describe_line(line, "", frame.f_locals, frame.f_globals))
+
+
+@functools.cache
+def _guest_describe() -> Any:  # noqa: ANN401 (a module that is no part of this package's imports)
+    """Return the module of the guest that describes values, loaded beside it as it is."""
+    path = Path(__file__).parents[1] / "guest/prelude/tallystick_guest/describe.py"
+    spec = importlib.util.spec_from_file_location("tallystick_guest_describe", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _assigned_last(last: ast.stmt | None) -> str:
@@ -530,9 +557,10 @@ class _Execution:
     def answer(self, name: str, request: bytes) -> bytes:
         """Return the encoded reply to a host call, and record the call.
 
-        A request or a reply over its limit is answered with an error reply. Raise `_Stopped` if no
-        host call is left, or a limit or a cancel ends the program. Raise `_HostFailure` with what
-        the host raised, or with `ReplayDiverged` beyond the recorded fuel.
+        A request or a reply over its limit is answered with an error reply. After the last recorded
+        answer, the program continues live. Raise `_Stopped` if no host call is left, or a limit or
+        a cancel ends the program. Raise `_HostFailure` with what the host raised, or with
+        `ReplayDiverged` beyond the recorded fuel.
         """
         limits, index = self._context.limits, len(self.calls)
         if index >= limits.host_calls:
@@ -867,6 +895,7 @@ def _result_of(
         exit_code = said.exit & 0xFF or 1
     kept, streams = context.outputs_before, (output.stdout, output.stderr)
     stdout = output.stdout.text(kept)
+    # The files of both streams are in `outputs`, that of stdout first.
     if kept is not None and output.stdout.kept:
         kept += 1
     stderr = output.stderr.text(kept)
@@ -889,6 +918,7 @@ def _result_of(
         error=error,
         stop=stop,
         charge=ProgramCharge(
+            # At least 1: a session takes a program without fuel for one that changed nothing.
             fuel=min(max(execution.fuel, 1), context.limits.fuel),
             wall_ms=execution.wall_ms,
             host_calls=len(execution.calls),

@@ -34,6 +34,7 @@ from tallystick.memory.forget import (
     RunsErased,
     announced_runs,
     begin_forgetting,
+    expired_ids,
     exports_of,
     forget,
     ids_with_content,
@@ -493,13 +494,17 @@ def _remedy(run: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """A choice of notes, in one of these ways. A principal and a session are one way."""
+    """A choice of notes, in one of these ways. A principal and a session are one way.
+
+    `expired` are the notes whose time is over.
+    """
 
     ids: tuple[str, ...] = ()
     subject: str | None = None
     principal: str | None = None
     session_id: str | None = None
     criteria: Criteria | None = None
+    expired: bool = False
 
     @property
     def by(self) -> str:
@@ -509,12 +514,14 @@ class Which:
             "subject": self.subject is not None,
             "provenance": self.principal is not None or self.session_id is not None,
             "criteria": self.criteria is not None,
+            "expired": self.expired,
         }
         given = [way for way, said in ways.items() if said]
         if len(given) != 1:
             said = " and ".join(given) or "nothing"
             raise UsageError(
-                f"notes are chosen in one way: ids, subject, provenance or criteria; not by {said}"
+                "notes are chosen in one way: ids, subject, provenance, criteria or expired; not "
+                f"by {said}"
             )
         return given[0]
 
@@ -531,12 +538,21 @@ class Which:
                 return list(self.ids)
             case "subject":
                 ids = subject_ids(store, self.subject or "")
+            case "expired":
+                return expired_ids(store, owner=memory.reader)
             case "provenance":
                 ids = provenance_ids(store, principal=self.principal, session_id=self.session_id)
             case _:
                 return matching_ids(store, self.criteria or Criteria(), owner=memory.reader)
         # Notes that the reader may not see must not be revealed, not even by their ids.
         return visible_ids(store, ids, reader=memory.reader)
+
+
+# The strategy for notes that were chosen in a way, if none is given; else soft deletion.
+USUAL_STRATEGY = {
+    "subject": ForgetStrategy.REDACT,
+    "expired": ForgetStrategy.HARD_DELETE,
+}
 
 
 def forget_notes(
@@ -549,15 +565,15 @@ def forget_notes(
 ) -> Erased:
     """Forget notes. If their text is erased, it is erased from the runs of `ledger` first.
 
-    The default strategy is soft deletion, for a subject redaction. Without `ledger`, or with a
-    strategy that keeps the text, runs are left alone. If no note is chosen, or with `dry_run`,
-    nothing is changed. Raise `UsageError` if the notes are chosen in no way or in two. Raise
-    `NoteInvalid` for a blank subject, empty criteria, or more than 200,000 notes, and
-    `BackendUnsupported` for `consolidate`.
+    The default strategy is soft deletion, for a subject redaction, for expired notes hard deletion.
+    Without `ledger`, or with a strategy that keeps the text, runs are left alone. If no note is
+    chosen, or with `dry_run`, nothing is changed. Raise `UsageError` if the notes are chosen in no
+    way or in two. Raise `NoteInvalid` for a blank subject, empty criteria, or more than 200,000
+    notes, and `BackendUnsupported` for `consolidate`.
     """
     by = which.by
     if strategy is None:
-        strategy = ForgetStrategy.REDACT if by == "subject" else ForgetStrategy.SOFT_DELETE
+        strategy = USUAL_STRATEGY.get(by, ForgetStrategy.SOFT_DELETE)
     ids = which.select_ids(memory)
     why = "asked" if by == "ids" else by
     actor, key = memory.reader, memory.keys.current

@@ -28,14 +28,16 @@ class Memory(tenant.Memory):
         principal: str | None = None,
         session: str | None = None,
         criteria: Criteria | None = None,
+        expired: bool = False,
         strategy: ForgetStrategy | None = None,
         dry_run: bool = False,
         ledger: SqliteLedger | None = None,
     ) -> Erased:
         """Forget notes, chosen in one way, and return what was done, with a receipt.
 
-        With `ledger`, hard deletion and redaction also erase the text from recorded runs. The
-        default strategy is soft deletion, for a subject redaction. With `dry_run` nothing is
+        `expired` chooses the notes whose time is over. With `ledger`, hard deletion and redaction
+        also erase the text from recorded runs. The default strategy is soft deletion, for a subject
+        redaction, for expired notes hard deletion. With `dry_run` nothing is
         changed. Notes that may not be forgotten, and runs that are kept, are named in the result.
         Raise `UsageError` if the notes are chosen in no way or in two. Raise `NoteInvalid` for a
         blank subject, empty criteria, or more than 200,000 notes. Raise `BackendUnsupported` for
@@ -50,5 +52,6 @@ class Memory(tenant.Memory):
             principal=principal,
             session_id=session,
             criteria=criteria,
+            expired=expired,
         )
         return forget_notes(self, which, strategy=strategy, dry_run=dry_run, ledger=ledger)

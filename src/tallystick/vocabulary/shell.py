@@ -59,7 +59,7 @@ class Cursor:
         return not self.ended and (self.here not in ENDS_WORD or self.at_any("<(", ">("))
 
     def skip_blanks(self) -> None:
-        """Pass over blanks, continued lines and a comment."""
+        """Pass over blanks, continued lines and comments, to before the end of the line."""
         while not self.ended:
             if self.here in _BLANKS:
                 self.at += 1
@@ -358,6 +358,7 @@ def script_of(name: str, words: Sequence[Word]) -> Word | None:
             if "c" in options:
                 return words[place + 1] if place + 1 < len(words) else None
         return None
+    # With one word, `trap` resets or shows a signal.
     if name == "trap" and len(words) > 1:
         return words[0]
     if name == "eval" and words:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 
 from tallystick.core.errors import UsageError
 from tallystick.memory.recall import codes
-from tallystick.memory.recall.codes import cosines, pack_tokens, pack_vector, token_similarities
+from tallystick.memory.recall.codes import (
+    cosines,
+    pack_tokens,
+    pack_vector,
+    passage_cosines,
+    token_similarities,
+)
 from tallystick.memory.recall.rank import rerank
 from tallystick.memory.recall.scope import Embedded
 
@@ -93,3 +100,27 @@ def test_vectors_of_other_lengths_are_refused(query: bytes, others: list[bytes])
 def test_tokens_of_another_length_are_refused() -> None:
     with pytest.raises(UsageError, match="cannot be compared"):
         token_similarities(b"\0" * 8, [b"\0" * 9], dimensions=8)
+
+
+@given(
+    query=st.lists(st.integers(-300, 300), min_size=2, max_size=2),
+    rows=st.lists(st.tuples(st.integers(-127, 127), st.integers(-127, 127)), max_size=30),
+)
+def test_passages_are_equal_with_and_without_numpy(
+    query: list[int], rows: list[tuple[int, int]]
+) -> None:
+    vector = array("h", query).tobytes()
+    note = array("b", [each for row in rows for each in row]).tobytes()
+    (quick,) = passage_cosines(vector, [note])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codes, "has_numpy", lambda: False)
+        (plain,) = passage_cosines(vector, [note])
+
+    assert quick == plain
+    assert 0.0 <= max(plain, 0.0) <= 1.0 + 1e-12
+
+
+def test_passages_of_another_length_are_refused() -> None:
+    with pytest.raises(UsageError, match="cannot be compared"):
+        passage_cosines(array("h", [1, 2]).tobytes(), [b"abc"])
+    assert passage_cosines(array("h", [1, 2]).tobytes(), [b""]) == [0.0]

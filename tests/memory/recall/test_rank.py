@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,15 @@ from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.memory.recall import codes
 from tallystick.memory.recall.codes import pack_tokens, pack_vector
 from tallystick.memory.recall.rank import Hit, Ranked, rank
-from tallystick.memory.recall.scope import Embedded, ListScope, NoteFields, Profile
+from tallystick.memory.recall.scope import (
+    DEFAULT,
+    FIRST_RULES,
+    FORMER,
+    Embedded,
+    ListScope,
+    NoteFields,
+    Profile,
+)
 from tallystick.memory.recall.words import count_statistics
 
 _DIMENSIONS = 16
@@ -85,6 +94,7 @@ profiles = st.sampled_from(
         Profile(floor=2, token_notes=2),
         Profile(recency=0.3, importance=0.2, related=0.4),
         Profile(lexical=0, token=0),
+        FORMER[FIRST_RULES],
     ]
 )
 embedders = st.sampled_from([None, MODEL])
@@ -241,8 +251,94 @@ def test_an_author_who_is_named_comes_first_and_the_name_is_no_term() -> None:
     found = rank("What did Anna's lake trip feel like?", scope_of(notes, dense=False), k=2)
 
     assert ids(found) == ["a", "b"]
-    assert lanes(found.hits[0])["author"] == 0.3
+    assert lanes(found.hits[0])["author"] == 0.4
     assert lanes(found.hits[1])["author"] == 0.0
+
+
+def test_an_author_lends_nothing_to_the_notes_beside_but_by_the_first_rules() -> None:
+    notes = {
+        "a": NoteFields(text="the lake", author="Anna", session="s", position=0),
+        "b": NoteFields(text="the lake", author="Ben", session="s", position=1),
+    }
+
+    def before(profile: Profile) -> list[float]:
+        scope = scope_of(notes, dense=False)
+        found = rank("Anna lake", scope, k=2, profile=profile)
+        return [lanes(hit)["before"] for hit in found.hits if hit.id == "b"]
+
+    assert before(DEFAULT) == [0.0]
+    assert before(FORMER[FIRST_RULES]) == [0.12]
+
+
+class Told(HashedWords):
+    """A model that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def embed(self, text: str) -> Embedded:
+        self.texts.append(text)
+        return super().embed(text)
+
+
+@pytest.mark.parametrize(
+    ("query", "spoken", "without"),
+    [
+        ("What did Anna paint?", "What did I paint?", "What did paint?"),
+        ("Anna's horse and ANNA", "my horse and I", "horse and"),
+        ("which lake?", "which lake?", "which lake?"),
+        ("Anna?", "Anna?", "Anna?"),
+    ],
+)
+def test_the_model_gets_the_question_as_the_author_would_put_it(
+    query: str, spoken: str, without: str
+) -> None:
+    scope = scope_of({"a": NoteFields(text="a horse", author="Anna")}, dense=True)
+    for profile, expected in ((DEFAULT, spoken), (FORMER[FIRST_RULES], without)):
+        model = Told()
+        rank(query, scope, k=1, profile=profile, embedder=model)
+        assert model.texts == [expected]
+
+
+def test_a_note_that_tells_is_before_one_that_asks() -> None:
+    notes = {
+        "a": NoteFields(text="How was the lake? Cold?"),
+        "b": NoteFields(text="How cold the lake was"),
+        "c": NoteFields(text="The lake was cold. Was it?"),
+    }
+    found = rank("cold lake", scope_of(notes, dense=False), k=3)
+
+    assert {hit.id: lanes(hit)["tells"] for hit in found.hits} == pytest.approx(
+        {"a": 0.0, "b": 0.3, "c": 0.2}
+    )
+    assert ids(found)[-1] == "a"
+
+
+def test_a_long_note_counts_by_its_nearest_passage() -> None:
+    filler = " ".join(f"w{number}" for number in range(60))
+    notes = {"a": NoteFields(text=f"{filler} red ferry {filler}"), "b": NoteFields(text=filler)}
+    found = rank("red ferry", scope_of(notes, dense=True), k=2, embedder=MODEL)
+
+    assert lanes(found.hits[0])["passage"] > 0.1
+    assert ids(found)[0] == "a"
+    plain = rank("ferry red", scope_of({"c": NoteFields(text="red ferry")}, dense=True), k=1,
+                 embedder=MODEL)  # fmt: skip
+    assert lanes(plain.hits[0])["passage"] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_relations_count_by_their_weights_but_by_the_first_rules() -> None:
+    notes = {
+        "a": NoteFields(text="lake", related=("b", "c", "d"), ties=(1.0, 0.4, 0.0)),
+        **{id: NoteFields(text="x") for id in "bcd"},
+    }
+
+    def related(profile: Profile) -> dict[str, float]:
+        found = rank("lake", scope_of(notes, dense=False), k=9, profile=profile)
+        return {hit.id: lanes(hit)["related"] for hit in found.hits}
+
+    assert related(Profile(related=1)) == {"a": 1.0, "b": 0.5, "c": 0.2}
+    first = msgspec.structs.replace(FORMER[FIRST_RULES], related=1.0)
+    assert related(first) == {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.5}
 
 
 def test_a_query_of_nothing_but_a_name_looks_for_the_name() -> None:

@@ -16,8 +16,9 @@ from tallystick.core.chain import GENESIS, Head
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import canonical
 from tallystick.memory.exchange import export_notes
-from tallystick.memory.memory import Memory, add_key, open_keys
+from tallystick.memory.memory import Memory
 from tallystick.memory.recall.recall import Asking, recall, verify_recall
+from tallystick.memory.receipts.keys import add_key, open_keys
 from tallystick.memory.receipts.receipt import (
     HmacMismatch,
     Key,

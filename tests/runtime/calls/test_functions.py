@@ -92,7 +92,7 @@ def test_a_closed_session_says_so(use: Callable[[Session], Any]) -> None:
     session = Session(model=ScriptedModel([]), ledger=MemoryLedger())
     session.close()
 
-    with pytest.raises(UsageError, match=r"^the session is closed"):
+    with pytest.raises(UsageError, match=r"^the agent is closed"):
         use(session)
     session.close()
 

@@ -85,7 +85,7 @@ def stopped(sandbox: WasmSandbox, place: str) -> Left:
     session = Session(
         model=model, ledger=ledger, attachments=attachments, sandbox=sandbox, pricing=PRICING
     )
-    going = session._loop.submit(session.arun("the goal"))
+    going = session.engine.loop.submit(session.arun("the goal"))
     assert model.wait_until_hung()
     session.close()
     assert going.done()
@@ -213,7 +213,7 @@ def test_a_call_that_was_left_when_its_sibling_failed_is_in_doubt(sandbox: WasmS
     session = Session(
         model=model, ledger=ledger, attachments=attachments, sandbox=sandbox, pricing=PRICING
     )
-    going = session._loop.submit(session.arun("the goal", watch=_fail_quick(model)))
+    going = session.engine.loop.submit(session.arun("the goal", watch=_fail_quick(model)))
     with pytest.raises(LedgerFull):
         going.result(20)
     ledger.full = False

@@ -71,7 +71,7 @@ def rewritten(played: Played, change: Any) -> Session:
     session = Session(
         ledger=ledger,
         attachments=played.session.attachments,
-        sandbox=played.session._backends.wasm(),
+        sandbox=played.session.engine.backends.wasm(),
     )
     session.run_id = run  # type: ignore[attr-defined]
     return session

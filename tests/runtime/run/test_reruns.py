@@ -141,7 +141,7 @@ def cut_copy(played: Played, count: int) -> tuple[Session, str]:
         functions=[look],
         ledger=session.ledger,
         attachments=session.attachments,
-        sandbox=session._backends.wasm(),
+        sandbox=session.engine.backends.wasm(),
     ), run
 
 

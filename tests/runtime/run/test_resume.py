@@ -27,7 +27,8 @@ from tests.runtime.run.cut_runs import (
     world,
 )
 
-from tallystick.client import LoopThread, Session
+from tallystick.agent.loop import LoopThread
+from tallystick.client import Session
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.errors import (
@@ -287,7 +288,7 @@ def test_a_run_that_was_cancelled_goes_on(sandbox: WasmSandbox, where: str) -> N
     assert stopped.run.stop == WHERE[where][1]
     check_sound(stopped.world, stopped.run)
 
-    functions = list(stopped.world.session._functions)
+    functions = list(stopped.world.session.engine.tools)
     made = reopened(stopped, sandbox, stopped.records, instead=functions)
     if where == "an effect":
         with pytest.raises(RunInDoubt):
@@ -308,12 +309,12 @@ def test_a_run_that_was_cancelled_goes_on(sandbox: WasmSandbox, where: str) -> N
 
 def test_a_run_that_was_cancelled_twice_goes_on_all_the_same(sandbox: WasmSandbox) -> None:
     stopped = cancelled_in(sandbox, "a query")
-    functions = list(stopped.world.session._functions)
+    functions = list(stopped.world.session.engine.tools)
     records = stopped.records
     for prompt in ("what?", "bc", None):
         made = reopened(stopped, sandbox, records, instead=functions)
         cancelling = Cancelling()
-        made.session._loop = _Watching(cancelling)
+        made.session.engine.loop = _Watching(cancelling)
         in_a_call(prompt)(cancelling, made)
         with pytest.raises(RunInDoubt):
             made.session.resume(stopped.id)

@@ -58,7 +58,7 @@ def check_conserves(row: ScopeRow) -> None:
 
 
 def spent_of(session: Session, kind: str) -> Amount:
-    (row,) = [each for each in session._client_scopes.rows() if each.scope.kind == kind]
+    (row,) = [each for each in session.engine.scopes.rows() if each.scope.kind == kind]
     return row.spent
 
 
@@ -362,7 +362,7 @@ def test_a_run_that_began_without_a_total_may_go_on_under_one(
     run = made.session.resume(stopped.id, limits=ROOMY)
 
     assert run.stop == "answered"
-    (row,) = [each for each in made.session._client_scopes.rows() if each.scope.id == DEPLOYMENT]
+    (row,) = [each for each in made.session.engine.scopes.rows() if each.scope.id == DEPLOYMENT]
     assert row.spent.usd == (run.charge.usd or 0) - (stopped.run.charge.usd or 0)
     made.session.close()
     stopped.world.session.close()

@@ -161,7 +161,7 @@ def cancelled(sandbox: WasmSandbox) -> tuple[MemoryLedger, MemoryAttachments, st
         if isinstance(record, ChildEnded):
             answered.set()
 
-    going = session._loop.submit(session.arun("the root", limits=WIDE, watch=watch))
+    going = session.engine.loop.submit(session.arun("the root", limits=WIDE, watch=watch))
     assert model.wait_until_hung(2)
     assert answered.wait(20)
     session.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,19 @@ def test_what_was_refused_before_any_work_costs_nothing(sandbox: WasmSandbox) ->
 
     assert failed.settled.figures == "returned"
     assert found.run.charge.usd == model.billed
+
+
+def test_the_time_of_a_failed_attempt_counts_as_a_resume_would_count_it(
+    sandbox: WasmSandbox,
+) -> None:
+    failures = [ModelError(reason="rate_limit", message="later", status=429, billed=False)]
+    model = ModelDouble(block("FINAL(1)"), failures=failures, before=lambda call: time.sleep(0.05))
+    found = ran(sandbox, model, limits("1"))
+    (row,) = [each for each in found.session.engine.scopes.rows() if each.scope.kind == "session"]
+    (failed,) = found.only(ModelFailed)
+
+    assert failed.wall_ms >= 50
+    assert row.spent.wall_ms == found.run.charge.wall_ms
 
 
 def test_what_may_have_been_billed_is_charged_as_reserved(sandbox: WasmSandbox) -> None:

@@ -48,7 +48,7 @@ def opened(
         Session(
             model=model,
             ledger=ledger,
-            sandbox=HostCallSandbox(),  # type: ignore[arg-type]
+            sandbox=HostCallSandbox(),
             pricing=pricing,
             total=NO_LIMIT if total is None else total,
         ) as session,
@@ -171,7 +171,7 @@ def test_a_ledger_in_memory_has_no_total(tmp_path: Path) -> None:
     with Session(
         model=model,
         ledger=MemoryLedger(),
-        sandbox=HostCallSandbox(),  # type: ignore[arg-type]
+        sandbox=HostCallSandbox(),
         pricing=PRICING,
     ) as session:
         assert session.run("?", limits=LIMITS).stop == "max_turns"

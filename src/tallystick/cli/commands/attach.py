@@ -200,6 +200,7 @@ def rm_command(ids: tuple[str, ...], session_id: str, as_json: bool) -> int:
         # All of them are looked at before any is released.
         found = list(dict.fromkeys(held.reference(_whole_id(held, each)).ref.id for each in ids))
         alone = [id for id in found if not _others(stores.attachments, id, session_id)]
+        # To know what records need, all of them are read: only if bytes would go.
         needed = needed_attachments(stores.ledger) if alone else frozenset()
         refused = [id for id in alone if id in needed]
         if refused:
@@ -309,7 +310,7 @@ def _holder_of(named: str | None) -> str | None:
     """Return the id of the holder that keeps the attachments of a run; None without a run.
 
     Raise `UsageError` for a chain of steps, and for a run whose first record was erased. Raise what
-    `resolve_run` raises, such as `RunNotFound`.
+    `resolve_run` and `records_of` raise, such as `RunNotFound`.
     """
     if named is None:
         return None

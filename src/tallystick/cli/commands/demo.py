@@ -16,12 +16,12 @@ from pathlib import Path
 
 import click
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.driving import show_run
 from tallystick.cli.exit_codes import DIVERGED, LEDGER, OK, exit_code_of_stop
 from tallystick.cli.parts import echo_error_line, stderr_columns, wrap_line
 from tallystick.cli.progress import Sayer, progress_for
 from tallystick.cli.show import quantity
-from tallystick.client import Session
 from tallystick.core.errors import UsageError, system_errors
 from tallystick.core.machine.commands import Code
 from tallystick.core.machine.reply import parse_reply
@@ -125,12 +125,12 @@ def _save(texts: Mapping[str, str], folder: Path) -> int:
     return 0
 
 
-def _session(settings: Settings | None, say: Say) -> Session:
+def _session(settings: Settings | None, say: Say) -> Agent:
     # With a fixed clock, the prompts are those of the recording on every day.
-    return Session(say=say, config=settings, clock=FIXED)
+    return Agent(say=say, config=settings, clock=FIXED)
 
 
-def _model(settings: Settings | None, session: Session) -> tuple[Model, float | None]:
+def _model(settings: Settings | None, session: Agent) -> tuple[Model, float | None]:
     """Return the model to ask and the temperature to ask it at.
 
     Recorded replies need the temperature of their recording, since it is part of a request; for
@@ -165,7 +165,7 @@ def _introduce(texts: Mapping[str, str], model: Model, *, recorded: bool, say: S
 
 
 def _run(
-    session: Session,
+    session: Agent,
     texts: Mapping[str, str],
     *,
     temperature: float | None,
@@ -221,7 +221,7 @@ def _indent(text: str, lead: str) -> str:
     return textwrap.indent(shown, lead)
 
 
-def _prove(session: Session, result: Run) -> int:
+def _prove(session: Agent, result: Run) -> int:
     """Replay the run, check its chain, and print the results and what to try next.
 
     Return the exit code: 8 if the replay differs, 6 if a hash does not hold, otherwise 0. What to

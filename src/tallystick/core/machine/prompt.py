@@ -250,10 +250,6 @@ found = llm_query_batched([f"About a delay? {{p}}" for p in pieces[:40]], schema
 print([p[:80] for p, yes in zip(pieces, found) if yes is True])
 ```"""
 _PIECE_CHARS = 8_000
-# Only for tasks that want items judged, in runs that are not recursive.
-_ASK_OF_ITEMS = """\
-Code cannot judge what a text says, a model can: llm_query_batched([f"Yes or no: ...? {{{item}}}" \
-for {loop}], schema=bool) gives a list of True and False."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,6 +298,7 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         system = f"{system}\n\n{_FUNCTIONS}\n{listed}{_sample_calls(started)}"
     if started.skills is not None and started.skills.rendered:
         system = f"{system}\n\n{started.skills.rendered}"
+    system = _with_instructions(system, started)
     data = "\n\n".join(each.sample for each in started.contexts)
     said = [f"The data:\n{data}"] if data else []
     said += [passages] if (passages := passages_shown(started)) else []
@@ -312,7 +309,6 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         said += [each for each in (started.session.has, started.session.told) if each]
     said += _time(started)
     said.append(f"The task: {started.goal}")
-    said += _asking(started)
     if started.schema is not None:
         said.append(f"{_TYPED}\n{_schema_excerpt(started.schema)}")
     if started.skills is not None and started.skills.begin:
@@ -324,6 +320,12 @@ def opening(started: RunStarted) -> tuple[Message, ...]:
         Message(role="system", part="system", text=system),
         Message(role="user", part="task", text="\n\n".join(said), images=_images(started)),
     )
+
+
+def _with_instructions(system: str, started: RunStarted) -> str:
+    """Return the fixed part of a prompt with the caller's instructions at its end, if there are."""
+    told = started.instructions
+    return f"{system}\n\nInstructions:\n{told}" if isinstance(told, str) else system
 
 
 def tools(started: RunStarted) -> tuple[tuple[str, str], ...]:
@@ -415,6 +417,7 @@ def direct(started: RunStarted, texts: Sequence[str]) -> tuple[Message, ...]:
     system = _DIRECT
     if not started.files and not is_older(started):
         system = _DIRECT_WITHOUT_TEXT
+    system = _with_instructions(system, started)
     return (
         Message(role="system", part=DIRECT, text=system),
         Message(role="user", part="task:direct", text="\n\n".join(said), images=_images(started)),
@@ -453,19 +456,6 @@ def passages_shown(started: RunStarted) -> str:
     """Return the passages of the data that a run was shown for its task; "" if there are none."""
     found = [each.near for each in started.contexts if each.near is not msgspec.UNSET]
     return "\n\n".join(found)
-
-
-def _asking(started: RunStarted) -> list[str]:
-    """Return a line that says how a program asks a model about each item, if that is the task.
-
-    Empty for a run that is recursive, which has more than a line, or whose programs cannot ask.
-    """
-    found = [each.items for each in started.contexts if each.items is not msgspec.UNSET]
-    known = any(name == "llm_query_batched" for name, _ in started.functions)
-    if not found or not known or started.strategy == "recursive":
-        return []
-    item, loop = found[0]
-    return [_ASK_OF_ITEMS.format(item=item, loop=loop)]
 
 
 def _time(started: RunStarted) -> list[str]:
@@ -522,13 +512,15 @@ def failed_again(failure: ProgramFailure, *, part: str) -> Message:
 
     The traceback was shown before, and did not help.
     """
-    line = "" if failure.line is msgspec.UNSET else cut(failure.line, _LINE_CHARS_MAX)
+    told = "" if failure.line is msgspec.UNSET else cut(failure.line, _LINE_CHARS_MAX)
+    line, _, values = told.partition("\n")
     error = cut(f"{failure.kind}: {failure.message}", _LINE_CHARS_MAX)
     return Message(
         role="user",
         part=part,
-        text=f"It fails in the same place again: {error}\nThe line, and its values there:\n{line}"
-        f"\n\nWrite a block that does something else there.",
+        text=f"The same line failed again, with {error}\n    {line}\nThe values there:\n{values}"
+        "\n\nWrite the whole block again, with that line changed so that it works with these "
+        "values.",
     )
 
 

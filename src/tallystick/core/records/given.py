@@ -30,9 +30,7 @@ class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     """A text that the program is given, named by its digest.
 
     `sample` is the part that the model is shown; `whole` is True if that is all of the text. `near`
-    are the passages nearest to the task, of this and other texts. `items` are the expression of an
-    item that the task wants judged, and the loop over all of them. Both are left out if there are
-    none.
+    are the passages nearest to the task, of this and other texts, if it was shown any.
     """
 
     name: str
@@ -42,7 +40,6 @@ class ContextRef(msgspec.Struct, frozen=True, kw_only=True):
     sample: str
     whole: bool = False
     near: str | msgspec.UnsetType = msgspec.UNSET
-    items: tuple[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TextRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +155,8 @@ class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The strictness of the check before programs run, and the thesaurus for it.
 
     The other terms are the functions and skills of the run. `reading` says how programs are read:
-    1 with the parser of the host's Python, 2 with that of the Python that runs them.
+    1 with the parser of the host's Python, 2 with that of the Python that runs them. `parks` says
+    that a run whose program needs a person ends as `waiting`; older ones end as `refused`.
     """
 
     strictness: Strictness
@@ -166,6 +164,7 @@ class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     retries_max: int
     thesaurus: AttachmentRef | None = None
     reading: int = 1
+    parks: bool = False
 
 
 class CheckProgram(msgspec.Struct, frozen=True, kw_only=True):

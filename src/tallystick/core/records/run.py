@@ -14,7 +14,9 @@ import msgspec
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.clock import FIXED_CLOCK_NS, UTC, RunClock
 from tallystick.core.records.calls import (
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     NativeRecord,
@@ -62,14 +64,15 @@ StopReason = Literal[
     "sandbox_error",
     "in_doubt",
     "no_progress",
+    "waiting",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
 
 
-# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a line that a
-# model can be asked about each item. `line`: the values on a line that fails again. `position`: the
-# question about an answer that is a position or a length. A run can be made without some of them
-# only to measure what each one brings.
+# Helps for weak models. `nearest`: passages of long texts next to the task. `items`: a program that
+# asks a model about each item, if the task wants them judged. `line`: the values on a line that
+# fails again. `position`: the question about an answer that is a position or a length. A run can be
+# made without some of them only to measure what each one brings.
 AIDS = ("nearest", "items", "line", "position")
 
 
@@ -87,7 +90,8 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     Rules: `strategy` is how the run is answered, `strategy_why` the reason, if the strategy was not
     asked for by name. `sub_model` is asked by programs that name no model, and by child runs. A
     prompt of more than `compact_at` tokens is shortened, if it is not 0.
-    `schema` is of the answer. `backend` is the sandbox that its programs run in. `clock_ns` is the
+    `schema` is of the answer. `instructions` are for all turns, also of a direct answer; child runs
+    have none. `backend` is the sandbox that its programs run in. `clock_ns` is the
     start of its clock; without one, that is 2026-01-01.
 
     Capabilities: `skills` are those that its programs may load, as they were then. `memory` is the
@@ -137,7 +141,11 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
+    instructions: str | msgspec.UnsetType = msgspec.UNSET
     aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    # The runs above it that started it in another way than by `rlm_query`. Only where there are
+    # any.
+    depth: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -146,6 +154,13 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
             return RunClock(clock_ns=self.clock_ns)
         offset = 0 if self.utc_offset_s is msgspec.UNSET else self.utc_offset_s
         return RunClock(clock_ns=self.clock_ns, timezone=self.timezone, utc_offset_s=offset)
+
+
+def depth_of(started: RunStarted) -> int:
+    """Return the number of runs above a run: those of its caller, or those that it was told of."""
+    if started.caller is not None:
+        return started.caller.depth
+    return 0 if started.depth is msgspec.UNSET else started.depth
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
@@ -366,6 +381,8 @@ Record = (
     | ChildEnded
     | RunProgram
     | CallHost
+    | CallWaiting
+    | CallDecided
     | HostAnswered
     | ProgramChecked
     | ProgramFinished

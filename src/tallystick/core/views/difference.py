@@ -346,6 +346,7 @@ def _compare_turns(number: int, one: Outline, other: Outline, *, already: bool) 
         parts=_compare_prompts(one, other, a, b, already=already) if request == "other" else (),
         attempts=Pair(a.attempts, b.attempts),
         reply=reply,
+        # A failure that a later attempt made good is in `attempts`, and did not end the turn.
         failed=Pair(*(each.failed if each.replied is None else None for each in (a, b))),
         # A program is part of its reply: where it is shown, the reply would show it once more.
         diff=unified_diff(*replies) if reply != "same" and "program" not in differs else (),

@@ -13,6 +13,7 @@ Needs the extra `memory`.
 from __future__ import annotations
 
 import importlib.util
+import math
 import operator
 import sys
 from array import array
@@ -118,6 +119,63 @@ def token_similarities(query: bytes, notes: Sequence[bytes], *, dimensions: int)
     return [best(query, note, dimensions) / share if note else 0.0 for note in notes]
 
 
+# The tokens of a passage, and how far the next one begins behind it: half of them overlap.
+_PASSAGE_TOKENS, _PASSAGE_STEP = 8, 4
+
+
+def passage_cosines(query: bytes, notes: Sequence[bytes]) -> list[float]:
+    """Return for each note the cosine of a vector and the note's nearest passage.
+
+    A passage is the sum of the vectors of 8 tokens that follow each other. `notes` have the token
+    vectors of each note; without any, it gets 0. Raise `UsageError` if a length is not a multiple
+    of that of the vector.
+    """
+    asked = list(_numbers(query, VECTOR_CODE))
+    if not asked or any(len(each) % len(asked) for each in notes):
+        raise UsageError("token vectors of different models or lengths cannot be compared")
+    size = math.sqrt(sum(map(operator.mul, asked, asked)))
+    sums = _passage_sums_numpy if has_numpy() else _passage_sums
+    # The products are whole numbers, so that every machine gets the same bits.
+    return [
+        max(
+            (dot / (size * math.sqrt(square)) for dot, square in sums(asked, note) if square),
+            default=0.0,
+        )
+        if size
+        else 0.0
+        for note in notes
+    ]
+
+
+def _passage_sums_numpy(asked: Sequence[int], note: bytes) -> list[tuple[int, int]]:
+    """Return for each passage its product with a vector, and with itself."""
+    import numpy as np
+
+    rows = np.frombuffer(note, dtype="i1").reshape(-1, len(asked)).astype(np.int64)
+    ends = np.vstack((np.zeros((1, len(asked)), dtype=np.int64), rows.cumsum(axis=0)))
+    begins = _passage_begins(len(rows))
+    passages = ends[[min(len(rows), at + _PASSAGE_TOKENS) for at in begins]] - ends[begins]
+    dots = passages @ np.array(asked, dtype=np.int64)
+    squares = (passages * passages).sum(axis=1)
+    return list(zip(dots.tolist(), squares.tolist(), strict=True))
+
+
+def _passage_sums(asked: Sequence[int], note: bytes) -> list[tuple[int, int]]:
+    rows = _rows(note, len(asked))
+    found = []
+    for at in _passage_begins(len(rows)):
+        total = [sum(column) for column in zip(*rows[at : at + _PASSAGE_TOKENS], strict=True)]
+        found.append((sum(map(operator.mul, asked, total)), sum(map(operator.mul, total, total))))
+    return found
+
+
+def _passage_begins(tokens: int) -> list[int]:
+    """Return where the passages of a note begin; the last one ends with the note."""
+    last = max(0, tokens - _PASSAGE_TOKENS)
+    begins = list(range(0, last + 1, _PASSAGE_STEP))
+    return begins if not tokens or begins[-1] == last else [*begins, last]
+
+
 def _best_numpy(query: bytes, note: bytes, dimensions: int) -> int:
     import numpy as np
 
@@ -205,14 +263,19 @@ class Codes:
 
         self._add(np.frombuffer(data, dtype="<u8").reshape(len(self._words), -1))
 
-    def _add(self, words: NDArray[np.uint64]) -> None:
+    def reserve(self, count: int) -> None:
+        """Make room for that many codes, if there is less. Room that is not used costs nothing."""
         import numpy as np
 
-        end = self._count + words.shape[1]
-        if end > self._words.shape[1]:
-            grown = np.zeros((self._words.shape[0], max(end, 2 * self._count)), dtype=np.uint64)
+        if count > self._words.shape[1]:
+            grown = np.zeros((self._words.shape[0], count), dtype=np.uint64)
             grown[:, : self._count] = self._words[:, : self._count]
             self._words = grown
+
+    def _add(self, words: NDArray[np.uint64]) -> None:
+        end = self._count + words.shape[1]
+        if end > self._words.shape[1]:
+            self.reserve(max(end, 2 * self._count))
         self._words[:, self._count : end] = words
         self._count = end
 

@@ -66,15 +66,20 @@ class Column(Generic[Scalar]):
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
         """Append values. Arrays that `values` returned before are not to be used after."""
-        import numpy as np
-
         end = self._count + len(values)
         if end > len(self._room):
-            room = np.zeros(max(end, 2 * len(self._room)), dtype=self._room.dtype)
-            room[: self._count] = self.values
-            self._room = room
+            self.reserve(max(end, 2 * len(self._room)))
         self._room[self._count : end] = values
         self._count = end
+
+    def reserve(self, count: int) -> None:
+        """Make room for that many values, if there is less. Room that is not used costs nothing."""
+        import numpy as np
+
+        if count > len(self._room):
+            room = np.zeros(count, dtype=self._room.dtype)
+            room[: self._count] = self.values
+            self._room = room
 
 
 class Names:
@@ -209,6 +214,7 @@ def hidden_flags(filters: Filters) -> int:
     )
 
 
+_FIELDS_MAX = 10_000
 # Beside the flags of the state: the note at this place was erased, or added again at another place.
 DEAD = 1
 _TYPES = {kind.value: at for at, kind in enumerate(MemoryType)}
@@ -280,6 +286,8 @@ class NoteColumns:
         # skipped.
         self._seq_newest, self._valid_from_latest = 0, 0
         self._valid_to_first = self._expires_first = OPEN
+        # The fields of notes by place, as they are now.
+        self._fields_known: dict[int, tuple[str, NoteFields]] = {}
         # Ascending: the number of a note, or of the one before it if it was added again.
         self._keyed = Column(np.int64)
         self._again: dict[int, int] = {}
@@ -338,6 +346,13 @@ class NoteColumns:
             replaced=self._replaced.packed(),
         )
 
+    def reserve(self, count: int) -> None:
+        """Make room for that many notes."""
+        for column in (self._keyed, *(column for _, column in self._plain_columns())):
+            column.reserve(count)
+        for _, _, column in self._named_columns():
+            column.reserve(count)
+
     def add_block(self, packed: PackedNotes) -> None:
         """Add the notes of a block. Their numbers are above those that were added before."""
         import numpy as np
@@ -388,6 +403,7 @@ class NoteColumns:
         """Replace the present state of the note at `place`. The former one is not kept here."""
         for column, values in self._state_columns([state]):
             column.values[place] = values[0]
+        self._fields_known.pop(place, None)
         self._widen_bounds([state])
 
     def add_replaced_states(self, places: Sequence[int], states: Sequence[StateRow]) -> None:
@@ -476,6 +492,18 @@ class NoteColumns:
 
         Text and relations are left out.
         """
+        if seq < self._seq_newest:
+            return self._fields_at(places, seq=seq)
+        # Small memories have all of their notes ranked at each recall.
+        known = self._fields_known
+        missing = [place for place in places if place not in known]
+        if len(missing) + len(known) > _FIELDS_MAX:
+            known.clear()
+            missing = list(places)
+        known.update(zip(missing, self._fields_at(missing, seq=seq), strict=True))
+        return [known[place] for place in places]
+
+    def _fields_at(self, places: Sequence[int], *, seq: int) -> list[tuple[str, NoteFields]]:
         import numpy as np
 
         at = np.asarray(places, dtype=np.int64)

@@ -84,11 +84,14 @@ class Masked:
 
         Only notes with one of the `rare_terms` are returned. The statistics are of the mask.
         """
-        mask = None if self._notes == len(self._mask) else self._mask
         places, statistics = self._postings.best(
-            asked, count=count, mask=mask, bm25=bm25, first=self._columns.first
+            asked, count=count, mask=self._counted_mask, bm25=bm25, first=self._columns.first
         )
         return self._numbers_at(places), statistics
+
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        """Return the statistics of the notes under the mask."""
+        return self._postings.statistics(asked, self._counted_mask)
 
     def near(self, vector: bytes, *, count: int) -> list[int]:
         """Return the notes of the `count` nearest codes, each once, so there may be fewer.
@@ -144,6 +147,11 @@ class Masked:
             for number in numbers
             if (place := self._columns.find_place(number)) is not None and self._mask[place]
         ]
+
+    @property
+    def _counted_mask(self) -> NDArray[np.bool_] | None:
+        """The mask, or None if it has every note: then the terms need no selection."""
+        return None if self._notes == len(self._mask) else self._mask
 
     def _numbers_at(self, places: Sequence[int]) -> list[int]:
         numbers: list[int] = self._columns.number.values[places].tolist()
@@ -333,6 +341,8 @@ class StandingIndex:
     def _load(self, db: sqlite3.Connection, row: HeadRow, blocks: Sequence[Block]) -> None:
         """Read the whole index: from blocks where there are any, and the rest from the tables."""
         self._held = held = Contents(latest_model(db))
+        (notes,) = db.execute("SELECT count(*) FROM note").fetchone()
+        held.reserve(notes)
         stored = {block.span: block for block in blocks if block.format == BLOCK_FORMAT}
         begin = 1
         # For each block, the position after which vectors are read, or None if it is all read.

@@ -49,16 +49,19 @@ def pack(values: NDArray[Any] | Sequence[int]) -> Packed:
     return Packed(count, int(base), kind, rest.astype(kind).tobytes())
 
 
-def unpack(packed: Packed, kind: type[Scalar]) -> NDArray[Scalar]:
-    """Return the numbers as an array of a type that can hold them."""
+def unpack(
+    packed: Packed, kind: type[Scalar], begin: int = 0, end: int | None = None
+) -> NDArray[Scalar]:
+    """Return the numbers from `begin` up to `end` as an array of a type that can hold them."""
     import numpy as np
 
+    count = (packed.count if end is None else end) - begin
     if not packed.data:
-        return np.full(packed.count, packed.base, dtype=kind)
+        return np.full(count, packed.base, dtype=kind)
     rest = np.frombuffer(packed.data, dtype=packed.kind)
     if len(rest) == 1:
-        return np.full(packed.count, rest[0], dtype=kind)
-    values = rest.astype(kind)
+        return np.full(count, rest[0], dtype=kind)
+    values = rest[begin:end].astype(kind)
     if packed.base:
         values += kind(packed.base)
     return values

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 class _PackedTerms(msgspec.Struct, frozen=True, array_like=True):
-    """Terms in order, one a line; for each the number of its notes; their places; how often."""
+    """Terms in order, each between two ends of lines; where their notes end; places; how often."""
 
     terms: bytes
-    notes: Packed
+    ends: Packed
     places: Packed
     often: Packed
 
@@ -49,26 +49,23 @@ def part_of(term: str, parts: int) -> int:
     return zlib.crc32(term.encode()) % parts
 
 
-class _TermPart:
-    """One part of the terms of a block. Places count from the first note of the block."""
+def _find(packed: _PackedTerms, term: str) -> tuple[NDArray[np.uint32], NDArray[np.uint32]] | None:
+    """Return the places of notes with a term, and how often each has it; None for none.
 
-    def __init__(self, data: bytes) -> None:
-        import numpy as np
+    Places count from the first note of the block.
+    """
+    import numpy as np
 
-        packed = _decode_terms(data)
-        terms = packed.terms.decode().split("\n") if packed.terms else []
-        self._at = {term: at for at, term in enumerate(terms)}
-        self._ends = np.cumsum(unpack(packed.notes, np.int64))
-        self._places = unpack(packed.places, np.uint32)
-        self._often = unpack(packed.often, np.uint32)
-
-    def find(self, term: str) -> tuple[NDArray[np.uint32], NDArray[np.uint32]] | None:
-        """Return the places of notes with a term, and how often each has it; None for none."""
-        at = self._at.get(term)
-        if at is None:
-            return None
-        part = slice(int(self._ends[at - 1]) if at else 0, int(self._ends[at]))
-        return self._places[part], self._often[part]
+    # A dictionary of all terms would take longer to make than one of them to find.
+    at = packed.terms.find(b"\n%b\n" % term.encode())
+    if at < 0:
+        return None
+    number = packed.terms.count(b"\n", 0, at)
+    begin, end = unpack(packed.ends, np.int64)[number : number + 2].tolist()
+    return (
+        unpack(packed.places, np.uint32, begin, end),
+        unpack(packed.often, np.uint32, begin, end),
+    )
 
 
 class BlockTerms:
@@ -78,7 +75,7 @@ class BlockTerms:
         self.first = first
         self._parts = parts
         self._read = read
-        self._known: dict[int, _TermPart] = {}
+        self._known: dict[int, _PackedTerms] = {}
 
     def find(self, term: str) -> tuple[NDArray[np.uint32], NDArray[np.uint32]] | None:
         """Return the places of notes with a term, and how often each has it; None for none."""
@@ -86,8 +83,8 @@ class BlockTerms:
 
         number = part_of(term, self._parts)
         if number not in self._known:
-            self._known[number] = _TermPart(self._read(number))
-        found = self._known[number].find(term)
+            self._known[number] = _decode_terms(self._read(number))
+        found = _find(self._known[number], term)
         return None if found is None else (found[0] + np.uint32(self.first), found[1])
 
 
@@ -158,8 +155,8 @@ class Postings:
                 places.extend(pair[0])
                 often.extend(pair[1])
             packed = _PackedTerms(
-                "\n".join(terms).encode(),
-                pack([len(pair[0]) for pair in pairs]),
+                "".join(f"\n{term}" for term in terms).encode() + b"\n",
+                pack(np.cumsum([0, *(len(pair[0]) for pair in pairs)])),
                 pack(np.frombuffer(places, dtype=np.uint32)),
                 pack(np.frombuffer(often, dtype=np.uint32)),
             )
@@ -186,7 +183,7 @@ class Postings:
         if mask is not None and len(mask) != len(self._lengths):
             raise UsageError(f"a mask of {len(mask):,} for {len(self._lengths):,} notes")
         lengths = np.frombuffer(self._lengths, dtype=np.uint32)
-        statistics = self._statistics(asked, lengths, mask)
+        statistics = self.statistics(asked, mask)
         scores = self._zeros(len(lengths))
         there = np.zeros(len(lengths), dtype=np.bool_)
         bm25 = bm25 or Bm25()
@@ -207,6 +204,27 @@ class Postings:
         chosen = _first(scores, places, count, first)
         scores[places] = 0.0
         return chosen, statistics
+
+    def statistics(self, asked: Sequence[str], mask: NDArray[np.bool_] | None) -> Statistics:
+        """Return the statistics of the notes under the mask, or of all for None."""
+        import numpy as np
+
+        lengths = np.frombuffer(self._lengths, dtype=np.uint32)
+        frequency = dict.fromkeys(asked, 0)
+        for term in asked:
+            notes, _ = self._of(term)
+            # `take` is twice as quick as indexing with an array of another width than the
+            # machine's.
+            kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
+            frequency[term] = kept
+        if mask is None:
+            return Statistics(notes=len(lengths), terms=self._terms, frequency=frequency)
+        return Statistics(
+            notes=int(np.count_nonzero(mask)),
+            # The product is quicker than a selection.
+            terms=int((lengths * mask).sum(dtype=np.int64)),
+            frequency=frequency,
+        )
 
     def counts(self, places: Sequence[int], asked: Sequence[str]) -> list[dict[str, int]]:
         """Return for each note how often it has each term of `asked`, and the count of its others.
@@ -267,27 +285,6 @@ class Postings:
             some = [found for block in self._blocks if (found := block.find(term)) is not None]
             self._found[term] = _joined(some) if some else None
         return self._found[term]
-
-    def _statistics(
-        self, asked: Sequence[str], lengths: NDArray[np.uint32], mask: NDArray[np.bool_] | None
-    ) -> Statistics:
-        import numpy as np
-
-        frequency = dict.fromkeys(asked, 0)
-        for term in asked:
-            notes, _ = self._of(term)
-            # `take` is twice as quick as indexing with an array of another width than the
-            # machine's.
-            kept = len(notes) if mask is None else int(np.count_nonzero(mask.take(notes)))
-            frequency[term] = kept
-        if mask is None:
-            return Statistics(notes=len(lengths), terms=self._terms, frequency=frequency)
-        return Statistics(
-            notes=int(np.count_nonzero(mask)),
-            # The product is quicker than a selection.
-            terms=int((lengths * mask).sum(dtype=np.int64)),
-            frequency=frequency,
-        )
 
 
 def _joined(

@@ -23,8 +23,16 @@ from dataclasses import dataclass
 
 from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.json_text import digest
-from tallystick.memory.recall.codes import cosines, token_similarities
-from tallystick.memory.recall.scope import DEFAULT, Embedded, Embedder, NoteFields, Profile, Scope
+from tallystick.memory.recall.codes import cosines, passage_cosines, token_similarities
+from tallystick.memory.recall.scope import (
+    DEFAULT,
+    FIRST_RULES,
+    Embedded,
+    Embedder,
+    NoteFields,
+    Profile,
+    Scope,
+)
 from tallystick.memory.recall.words import (
     STOP,
     Statistics,
@@ -32,6 +40,7 @@ from tallystick.memory.recall.words import (
     bm25_scores,
     count_statistics,
     terms,
+    told_share,
     words,
 )
 
@@ -145,6 +154,9 @@ def _period(written: dict[str, str | None]) -> Period | None:
 # question, and count on their own: for the notes that these authors wrote. Other words that many of
 # the notes have are taken out of the text for the model: it cannot know that they tell nothing
 # here.
+#
+# Notes of a person say `I`, and a question about the person has the name. For the model, the name
+# becomes `I`: the question is then put as its answer is.
 
 
 # Characters beyond this are not read; a remark says so.
@@ -158,19 +170,25 @@ _SPAN = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 class ParsedQuery:
     """A query in parts. `text` is without names, `terms` are looked for, `named` are authors in it.
 
+    `spoken` is the query as one of these authors would put it: with `I` in place of the name.
     `periods` are the days and months that it names. `cut` says that its end was not read.
     """
 
     text: str
+    spoken: str
     terms: tuple[str, ...]
     named: frozenset[str]
     periods: tuple[Period, ...]
     cut: bool
 
-    def text_without(self, common: frozenset[str]) -> str:
-        """Return the text without the words of some terms; all of it if no term would be left."""
-        left = _without(self.text, lambda word: not common.isdisjoint(terms(word)))
-        return left if terms(left) else self.text
+    def model_text(self, common: frozenset[str], *, rules: str) -> str:
+        """Return the text that the model gets, without the words of some terms.
+
+        It is all of the text if no term would be left. By the first rules, names are left out.
+        """
+        text = self.text if rules == FIRST_RULES else self.spoken
+        left = _without(text, lambda word: not common.isdisjoint(terms(word)))
+        return left if terms(left) else text
 
 
 def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
@@ -189,6 +207,7 @@ def ask(query: str, *, authors: Iterable[str]) -> ParsedQuery:
         without, looked_for = text, asked_terms(text)
     return ParsedQuery(
         text=without,
+        spoken=_in_first_person(text, hidden) if without is not text else text,
         terms=looked_for,
         named=frozenset(author for author, found in names.items() if found),
         periods=named_periods(text),
@@ -203,6 +222,18 @@ def _name_words(author: str) -> frozenset[str]:
         for word in words(author)
         if len(word) >= _NAME_CHARS_MIN and word not in STOP and not word.isdigit()
     )
+
+
+def _in_first_person(text: str, hidden: frozenset[str]) -> str:
+    """Return the text with `I` for each hidden name, and `my` for a name that owns."""
+
+    def spoken(span: re.Match[str]) -> str:
+        if hidden.isdisjoint(words(span[0])):
+            return span[0]
+        return "my" if span[0].lower().endswith(("'s", "’s")) else "I"
+
+    plain = unicodedata.normalize("NFKC", text)
+    return " ".join(_SPAN.sub(spoken, plain).split())
 
 
 def _without(text: str, unwanted: Callable[[str], bool]) -> str:
@@ -286,12 +317,16 @@ def rank(
     ranking = _Ranking(query, scope, profile, statistics, asked)
     ranking.add_lexical()
     ranking.add_dense(embedder)
-    ranking.add_author()
+    if profile.rules == FIRST_RULES:
+        # They let authors count for the neighbours too.
+        ranking.add_author()
     ranking.add_when()
     ranking.add_neighbours()
+    if profile.rules != FIRST_RULES:
+        ranking.add_author()
     ranking.add_recency_and_importance(now)
     ranking.add_related()
-    ranking.add_token()
+    ranking.look_closer()
     return ranking.result(k)
 
 
@@ -327,6 +362,7 @@ class _Ranking:
         self._counts = [scope.counts(id) for id in self._ids]
         self._statistics = statistics or count_statistics(self._asked.terms, self._counts)
         self._embedded: Embedded | None = None
+        self._near: list[float] = []
         self._model = ""
         if self._asked.cut:
             self._notes.append(f"query: read as far as {QUERY_CHARS_MAX:,} characters")
@@ -363,7 +399,8 @@ class _Ranking:
             if without:
                 self._notes.append(f"dense: {without:,} of {len(windows):,} notes have no vector")
             common = common_terms(self._asked.terms, self._statistics, self._profile)
-            self._embedded = embedder.embed(self._asked.text_without(common))
+            text = self._asked.model_text(common, rules=self._profile.rules)
+            self._embedded = embedder.embed(text)
             self._model = embedder.digest
             found = iter(cosines(self._embedded.vector, [one for each in windows for one in each]))
             # A long note is as near as the nearest of its windows.
@@ -371,11 +408,13 @@ class _Ranking:
                 next(found) if len(each) == 1 else max((next(found) for _ in each), default=0.0)
                 for each in windows
             ]
+            self._near = near
             self._add("dense", self._profile.dense, near, evidence=True)
 
     def add_author(self) -> None:
         """Add 1 for each note whose author the query names; nothing if it names none.
 
+        It comes after the lanes of neighbours: who wrote a note says nothing about those beside it.
         If no note has an author, add a remark instead.
         """
         if not any(note.author for note in self._fields):
@@ -428,7 +467,10 @@ class _Ranking:
         self._add("session", profile.session, whole, evidence=True)
 
     def add_recency_and_importance(self, now: int | None) -> None:
-        """Add the lanes of age and importance that weigh. Raise `UsageError` if age needs `now`."""
+        """Add the lanes of age, importance and decay that weigh.
+
+        Raise `UsageError` if age needs `now`.
+        """
         profile = self._profile
         if profile.recency:
             if now is None:
@@ -439,49 +481,78 @@ class _Ranking:
         if profile.importance:
             weights = [min(1.0, max(0.0, note.importance)) for note in self._fields]
             self._add("importance", profile.importance, weights)
+        if profile.decay:
+            worths = [
+                note.importance if note.worth is None else note.worth for note in self._fields
+            ]
+            self._add("decay", profile.decay, [min(1.0, max(0.0, each)) for each in worths])
 
     def add_related(self) -> None:
-        """Add 1 for the best ten notes, a half one step along their relations, a quarter two steps.
+        """Add 1 for the best ten notes, and a share of it for those that relations lead to.
 
-        If no note of the scope is related to another, add a remark instead.
+        It is halved at each of two steps, and multiplied by the weight of the relation. If no note
+        of the scope is related to another, add a remark instead.
         """
         if not self._profile.related:
             return
         ties = _relations_within(self._ids, self._fields)
-        if not ties:
+        if self._profile.rules == FIRST_RULES:
+            # They knew of no weights.
+            ties = {id: dict.fromkeys(others, 1.0) for id, others in ties.items()}
+        if not any(weight for others in ties.values() for weight in others.values()):
             self._absent("related", "no note is tied to another")
             return
         reached = dict.fromkeys((self._ids[at] for at in self._order()[:_SEEDS]), 1.0)
-        edge, share = list(reached), 1.0
+        edge = dict(reached)
         for _ in range(_STEPS):
-            share *= _STEP_SHARE
-            edge = sorted({other for id in edge for other in ties[id]} - reached.keys())
-            reached.update(dict.fromkeys(edge, share))
+            further: dict[str, float] = {}
+            for id, share in edge.items():
+                for other, weight in ties.get(id, {}).items():
+                    if weight and other not in reached:
+                        further[other] = max(further.get(other, 0.0), share * _STEP_SHARE * weight)
+            reached.update(further)
+            edge = further
         spread = [reached.get(id, 0.0) for id in self._ids]
         self._add("related", self._profile.related, spread, evidence=True)
 
-    def add_token(self) -> None:
-        """Compare the best `token_notes` notes again, by their tokens.
+    def look_closer(self) -> None:
+        """Look at the best `token_notes` notes again: at their tokens, passages and sentences.
 
         No lane is negative, so they stay the best. If one of them has no token vectors, or there is
-        no dense lane, add a remark instead. Raise `UsageError` for token vectors of another model.
+        no dense lane, add a remark instead of token and passage. Raise `UsageError` for token
+        vectors of another model.
         """
-        if not self._profile.token:
+        profile = self._profile
+        if not (profile.token or profile.passage or profile.tells):
             return
+        best = self._order()[: profile.token_notes]
+        if profile.token or profile.passage:
+            self._add_token_and_passage(best)
+        if profile.tells:
+            told = [told_share(self._scope.text(self._ids[at])) for at in best]
+            self._add_for("tells", profile.tells, best, told)
+
+    def _add_token_and_passage(self, best: Sequence[int]) -> None:
         if self._embedded is None:
             self._absent("token", "it needs the dense lane")
             return
-        best = self._order()[: self._profile.token_notes]
         tokens = [self._scope.tokens(self._ids[at]) for at in best]
         held = [each for each in tokens if each is not None]
         if len(held) < len(tokens):
             missing = len(tokens) - len(held)
             self._absent("token", f"{missing:,} of {len(tokens):,} notes have no token vectors")
             return
-        found = dict(zip(best, rerank(self._embedded, held), strict=True))
-        self._add(
-            "token", self._profile.token, [found.get(at, 0.0) for at in range(len(self._ids))]
-        )
+        if self._profile.token:
+            found = rerank(self._embedded, held)
+            self._add_for("token", self._profile.token, best, found)
+        if self._profile.passage:
+            nearer = [
+                passage - self._near[at]
+                for at, passage in zip(
+                    best, passage_cosines(self._embedded.vector, held), strict=True
+                )
+            ]
+            self._add_for("passage", self._profile.passage, best, nearer)
 
     # -- what lanes share -------------------------------------------------------------------------
 
@@ -522,6 +593,13 @@ class _Ranking:
                 found or value > 0 for found, value in zip(self._evidence, lane, strict=True)
             ]
 
+    def _add_for(
+        self, name: str, weight: float, places: Sequence[int], values: Sequence[float]
+    ) -> None:
+        """Add a lane that has values at some places, and 0 elsewhere."""
+        found = dict(zip(places, values, strict=True))
+        self._add(name, weight, [found.get(at, 0.0) for at in range(len(self._ids))])
+
     def _absent(self, name: str, why: str, *, weight: float = 1.0) -> None:
         if weight:
             self._notes.append(f"{name}: left out, {why}")
@@ -553,17 +631,21 @@ def _best_beside(note: NoteFields, places: dict[tuple[str, int], list[float]], s
     return max(places.get((note.session, note.position + step), ()), default=0.0)
 
 
-def _relations_within(ids: Sequence[str], fields: Sequence[NoteFields]) -> dict[str, set[str]]:
+def _relations_within(
+    ids: Sequence[str], fields: Sequence[NoteFields]
+) -> dict[str, dict[str, float]]:
     """Return for each note of the scope its related notes in the scope, in either direction.
 
-    Notes without any are left out.
+    Each has the weight of the relation; of several, the largest. Notes without any are left out.
     """
     known = frozenset(ids)
-    ties: dict[str, set[str]] = defaultdict(set)
+    ties: dict[str, dict[str, float]] = defaultdict(dict)
     for id, note in zip(ids, fields, strict=True):
-        for other in known.intersection(note.related):
-            ties[id].add(other)
-            ties[other].add(id)
+        weights = note.ties or (1.0,) * len(note.related)
+        for other, weight in zip(note.related, weights, strict=True):
+            if other in known:
+                most = max(weight, ties[id].get(other, 0.0))
+                ties[id][other] = ties[other][id] = most
     return ties
 
 

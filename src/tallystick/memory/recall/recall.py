@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -25,7 +25,7 @@ from tallystick.memory.errors import EmbedderNotConfigured, ModelMismatch
 from tallystick.memory.note import Note, normalise
 from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.rank import FEW_NOTES, NEAREST, Hit, Ranked, nearest, rank
-from tallystick.memory.recall.scope import DEFAULT, Embedder, Profile
+from tallystick.memory.recall.scope import DEFAULT, FIRST_RULES, FORMER, Embedder, Profile
 from tallystick.memory.recall.selection import NOW, Filters
 from tallystick.memory.recall.shortlist import (
     RULES,
@@ -114,8 +114,9 @@ def looking(
 ) -> Iterator[OpenScope]:
     """Read one state of a memory; yield its scope, which is valid inside the block only.
 
-    Without an index the file is read. Raise `UsageError` if the index is of another memory,
-    `NoteInvalid` if an argument is out of range.
+    Without an index the file is read. With one, blocks of it that are due are stored first, and
+    those that turn out to be damaged at the end. Raise `UsageError` if the index is of another
+    memory, `NoteInvalid` if an argument is out of range.
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
@@ -257,6 +258,8 @@ class OpenScope:
         )
         if profile.related:
             scope.read_relations()
+        if profile.decay:
+            scope.read_worths(self._look.at)
         return scope
 
     def _related_to_best(
@@ -272,7 +275,9 @@ class OpenScope:
             query,
             scope,
             k=_SEEDS,
-            profile=msgspec.structs.replace(profile, related=0.0, token=0.0),
+            profile=msgspec.structs.replace(
+                profile, related=0.0, token=0.0, passage=0.0, tells=0.0
+            ),
             embedder=embedder,
             now=self._look.at,
             statistics=listed.statistics,
@@ -310,7 +315,8 @@ class Asking:
 
     `reader` None is the owner of the file. `as_of` is a position in the log, `at` a time in
     milliseconds; the defaults are the head and the clock's time. `tokens_max` limits the hits: the
-    best ones are returned that fit, by the `count` of `recall`.
+    best ones are returned that fit, by the `count` of `recall`. `weights` replace some of those of
+    the profile, and are in the receipt.
     """
 
     agent_id: str
@@ -321,6 +327,7 @@ class Asking:
     at: int | None = None
     strategy: Strategy = "auto"
     profile: Profile = DEFAULT
+    weights: Mapping[str, float] = field(default_factory=dict)
     tokens_max: int | None = None
 
 
@@ -487,16 +494,16 @@ def _profile(asking: Asking) -> Profile:
 
     For `graph`, relations have the weight 0.5 if the profile gives them none.
     """
+    profile = asking.profile.weighed(asking.weights)
     match asking.strategy:
         case "lexical":
-            return msgspec.structs.replace(asking.profile, dense=0.0, token=0.0)
+            return msgspec.structs.replace(profile, dense=0.0, token=0.0, passage=0.0)
         case "semantic":
-            return msgspec.structs.replace(asking.profile, lexical=0.0)
+            return msgspec.structs.replace(profile, lexical=0.0)
         case "graph":
-            related = asking.profile.related or _GRAPH
-            return msgspec.structs.replace(asking.profile, related=related)
+            return msgspec.structs.replace(profile, related=profile.related or _GRAPH)
         case _:
-            return asking.profile
+            return profile
 
 
 def _rank(
@@ -513,7 +520,7 @@ def _rank(
     if strategy == "exact":
         seen = looked.whole()
         return RankedView(ranked=Ranked(hits=_exact(query, seen)[: asking.k]), seen=seen)
-    used = embedder if profile.dense or profile.token else None
+    used = embedder if profile.dense or profile.token or profile.passage else None
     if used is not None and model is not None and used.digest != model:
         raise ModelMismatch(found=model, given=used.digest)
     ranked = looked.of_shortlist if rules else looked.of_all
@@ -599,6 +606,11 @@ def _scope(seen: View, asking: Asking, *, rules: str, few: str, store: str) -> d
         said["few"] = few
     if seen.reader is not None:
         said["reader"] = seen.reader
+    if asking.profile.rules != FIRST_RULES:
+        # Receipts without it were ranked by the first rules.
+        said["ranking"] = asking.profile.rules
+    if asking.weights:
+        said["weights"] = dict(sorted(asking.weights.items()))
     if asking.tokens_max is not None:
         said["tokens_max"] = asking.tokens_max
     filters = _changed_filters(seen.filters)
@@ -632,10 +644,25 @@ def _request_of(receipt: RecallReceipt, profile: Profile) -> Asking:
             as_of=receipt.as_of,
             at=msgspec.convert(said["at"], type=int),
             strategy=msgspec.convert(said["strategy"], type=Strategy),
-            profile=profile,
+            profile=_profile_of(receipt, profile),
+            weights=msgspec.convert(said.get("weights", {}), type=dict[str, float]),
         )
     except (msgspec.ValidationError, KeyError) as error:
         raise UsageError(f"the receipt's scope cannot be read: {error}") from error
+
+
+def _profile_of(receipt: RecallReceipt, profile: Profile) -> Profile:
+    """Return the profile that ranked: the given one, or that of the receipt's earlier rules.
+
+    Raise `UsageError` for rules that this version does not know.
+    """
+    said = receipt.scope.get("ranking", FIRST_RULES)
+    if said == profile.rules:
+        return profile
+    former = FORMER.get(said) if isinstance(said, str) else None
+    if former is None:
+        raise UsageError(f"the receipt was ranked by other rules: {str(said)[:80]!r}")
+    return former
 
 
 def _rules(receipt: RecallReceipt) -> str:

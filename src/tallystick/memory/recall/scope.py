@@ -25,8 +25,12 @@ from tallystick.memory.recall.words import Bm25, count_terms
 # numbers on purpose: figures near them do as well, and finer ones would fit one corpus only.
 
 
-# The rules of `rank`. Change this name if the results of `rank` change.
-_RULES = "shares-1"
+# The rules of `rank`. If the results of `rank` change, add a name, and the profile of before to
+# `FORMER`: a receipt says by which rules it was ranked, and is checked by those.
+FIRST_RULES = "shares-1"
+RULES = "shares-2"
+# Fields that profiles of the first rules did not have.
+_SECOND_FIELDS = ("tells", "passage", "decay")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,23 +41,29 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     the query. `when`: it is from a day or month that the query names. `before` and `after`: what
     the neighbours in its session have above the `floor`-th best note. `session`: the same of the
     best three of its session, their mean. `token`: how well the tokens of the query are found in
-    the note's, for the best `token_notes`.
+    the note's, for the best `token_notes`. `passage`: for the same notes, how much nearer the
+    nearest passage is than the whole note. `tells`: for the same notes, the share of the note's
+    words that are not in questions.
 
-    Three lanes have weight 0 by default, because they help only some uses: `recency` halves every
-    `recency_half_life_hours`; `importance` is the note's own; `related` goes out from the best ten
-    notes along relations, half at each of two steps.
+    Four lanes have weight 0 by default, because they help only some uses. `recency` halves every
+    `recency_half_life_hours`. `importance` is the note's own, and `decay` is what is left of it by
+    age and use (`Memory.score`). `related` goes out from the best ten notes along relations: half
+    at each of two steps, times the weight of the relation.
     """
 
     lexical: float = 1.0
     dense: float = 1.0
-    author: float = 0.3
+    author: float = 0.4
     when: float = 0.3
     before: float = 0.4
     after: float = 0.2
     session: float = 0.4
     token: float = 0.5
+    passage: float = 1.0
+    tells: float = 0.3
     recency: float = 0.0
     importance: float = 0.0
+    decay: float = 0.0
     related: float = 0.0
     common: float = 0.1
     floor: int = 100
@@ -62,7 +72,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     saturation: float = 0.9
     length: float = 0.4
     terms: str = words.VERSION
-    rules: str = _RULES
+    rules: str = RULES
 
     def __post_init__(self) -> None:
         for name in _WEIGHTS:
@@ -77,10 +87,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         # Above 1, BM25 would give notes shorter than the mean a length below 0.
         if self.length > 1:
             raise UsageError(f"profile: length is from 0 to 1, not {self.length!r}")
-        if (self.terms, self.rules) != (words.VERSION, _RULES):
+        if self.terms != words.VERSION or self.rules not in (FIRST_RULES, RULES):
             raise UsageError(
-                f"profile: this version ranks by {words.VERSION} and {_RULES}, "
+                f"profile: this version ranks by {words.VERSION} and {FIRST_RULES} or {RULES}, "
                 f"not by {self.terms[:80]} and {self.rules[:80]}"
+            )
+        if self.rules == FIRST_RULES and any(getattr(self, name) for name in _SECOND_FIELDS):
+            raise UsageError(
+                f"profile: {FIRST_RULES} has no {', '.join(_SECOND_FIELDS)}; set them to 0"
             )
 
     @property
@@ -90,18 +104,42 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The digest of every field, also of those that have their default."""
-        return digest(canonical(msgspec.structs.asdict(self)))
+        """The digest of every field of its rules, also of those that have their default."""
+        fields = msgspec.structs.asdict(self)
+        if self.rules == FIRST_RULES:
+            for name in _SECOND_FIELDS:
+                del fields[name]
+        return digest(canonical(fields))
+
+    def weighed(self, weights: Mapping[str, float]) -> Profile:
+        """Return the profile with other weights, or another half-life of `recency`.
+
+        Raise `UsageError` for a name that is no lane, or a weight that is out of range.
+        """
+        for name, weight in weights.items():
+            if name not in CHOOSABLE:
+                listed = ", ".join(CHOOSABLE)
+                raise UsageError(f"there is no lane {name[:80]!r} to weigh; there are {listed}")
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise UsageError(f"the weight of {name} is a number, not {weight!r}")
+        return msgspec.structs.replace(self, **{name: float(weights[name]) for name in weights})
 
 
 _WEIGHT_MAX = 100.0
 _NOTES_MAX = 10_000
-_WEIGHTS = (
-    "lexical", "dense", "author", "when", "before", "after", "session", "token", "recency",
-    "importance", "related", "common", "saturation", "length",
+LANES = (
+    "lexical", "dense", "author", "when", "before", "after", "session", "token", "passage",
+    "tells", "recency", "importance", "decay", "related",
 )  # fmt: skip
+_WEIGHTS = (*LANES, "common", "saturation", "length")
+# What a single recall may weigh otherwise.
+CHOOSABLE = (*LANES, "recency_half_life_hours")
 
 DEFAULT = Profile()
+# The default profiles of earlier rules, by which their receipts are checked.
+FORMER = {
+    FIRST_RULES: Profile(author=0.3, passage=0.0, tells=0.0, rules=FIRST_RULES),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +147,9 @@ class NoteFields:
     """The fields of a note that ranking reads. An unknown field keeps its default.
 
     `author` is the name of who said it. `position` is its place in its session: neighbours have
-    positions that differ by one. `related` are ids of notes that it has relations to.
+    positions that differ by one. `related` are ids of notes that it has relations to, and `ties`
+    the weights of these, 1 without any. `worth` is what is left of its importance, by age and use;
+    None if that was not asked for.
     """
 
     text: str
@@ -119,6 +159,8 @@ class NoteFields:
     created_at: int = 0
     importance: float = 0.5
     related: tuple[str, ...] = ()
+    ties: tuple[float, ...] = ()
+    worth: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +190,7 @@ class Scope(Protocol):
     `counts` are the terms of a note's text and how often each is in it (`words.count_terms`); a
     store keeps them, since they never change. `vectors` has one for each window of the text, none
     if it was not embedded. `tokens` are the token vectors of all windows, one after the other; None
-    if a window has none, or if the note was not embedded.
+    if a window has none, or if the note was not embedded. `text` is asked for the best notes only.
     """
 
     @property
@@ -161,6 +203,8 @@ class Scope(Protocol):
     def vectors(self, id: str) -> tuple[bytes, ...]: ...
 
     def tokens(self, id: str) -> bytes | None: ...
+
+    def text(self, id: str) -> str: ...
 
 
 class ListScope:
@@ -199,6 +243,9 @@ class ListScope:
     def tokens(self, id: str) -> bytes | None:
         found = self._embedded.get(id)
         return None if found is None else found.tokens
+
+    def text(self, id: str) -> str:
+        return self._notes[id].text
 
     def only(self, ids: Iterable[str]) -> ListScope:
         """Return a scope of those notes whose ids are among `ids`; unknown ids are passed over."""

@@ -265,11 +265,13 @@ def in_batches(
     given: Mapping[str, object] | None = None,
     *,
     order: str = "",
+    group: str = "",
 ) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of some notes, batch after batch of ascending numbers.
 
     `select` ends with the name of the column that has the number; it gets an `IN (...)` appended.
-    `order` holds within one batch only: start it with the number to order all rows.
+    `order` holds within one batch only: start it with the number to order all rows. `group` is the
+    name of a column to group by, with the number in it.
     """
     wanted = sorted(set(numbers))
     for at in range(0, len(wanted), _BATCH):
@@ -277,7 +279,8 @@ def in_batches(
         # bound. `int` makes sure that they are numbers.
         listed = ",".join(map(str, map(int, wanted[at : at + _BATCH])))
         ordered = f" ORDER BY {order}" if order else ""
-        yield from db.execute(f"{select} IN ({listed}){ordered}", given or {})
+        grouped = f" GROUP BY {group}" if group else ""
+        yield from db.execute(f"{select} IN ({listed}){grouped}{ordered}", given or {})
 
 
 def erased_at(db: sqlite3.Connection, seq: int) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from tallystick.core.errors import UsageError
+from tallystick.memory.note import Note, worth_of
 from tallystick.memory.recall.rank import QUERY_CHARS_MAX, ParsedQuery, ask, common_terms
 from tallystick.memory.recall.scope import Embedded, Embedder, NoteFields, Profile, Scope
 from tallystick.memory.recall.selection import Filters, in_batches, scope_numbers
-from tallystick.memory.recall.words import Bm25, Statistics, count_statistics, words
+from tallystick.memory.recall.words import Bm25, Statistics, words
 from tallystick.memory.store.projection import OPEN, decode_terms, encode_term
 from tallystick.memory.store.records import NoteRedacted, NoteRemembered, decode_memory_record
 from tallystick.memory.store.vectors import model_at, tokens_at, vector_rows_at, vectors_of
@@ -71,6 +72,10 @@ class NumberedScope(Protocol):
 
         Only notes with one of the `rare_terms` are returned. The statistics are of the whole scope.
         """
+        ...
+
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        """Return the statistics of the whole scope, as far as a query of these terms needs them."""
         ...
 
     def near(self, vector: bytes, *, count: int) -> Sequence[int]:
@@ -143,7 +148,7 @@ def shortlist(
     chosen = set(found if profile.lexical else ())
     if by_vectors and embedder is not None:
         common = common_terms(asked.terms, statistics, profile)
-        vector = embedder.embed(asked.text_without(common)).vector
+        vector = embedder.embed(asked.model_text(common, rules=profile.rules)).vector
         chosen.update(whole.near(vector, count=CANDIDATES))
     numbers = tuple(sorted(chosen))
     counts = whole.counts(numbers, asked.terms)
@@ -163,7 +168,7 @@ def full_list(query: str, whole: NumberedScope) -> Shortlist:
     return Shortlist(
         numbers=tuple(numbers),
         counts=dict(zip(numbers, counts, strict=True)),
-        statistics=count_statistics(asked.terms, counts),
+        statistics=whole.statistics(asked.terms),
         asked=asked,
     )
 
@@ -262,16 +267,12 @@ class Scan:
         found = self._db.execute("SELECT number, author FROM note WHERE author IS NOT NULL")
         return sorted({author for number, author in found if number in self._lengths})
 
+    def statistics(self, asked: Sequence[str]) -> Statistics:
+        return self._statistics({term: self._having(term) for term in asked})
+
     def best(self, asked: Sequence[str], *, count: int, bm25: Bm25) -> tuple[list[int], Statistics]:
-        having = {
-            term: [each for each in notes_having(self._db, term) if each in self._lengths]
-            for term in asked
-        }
-        statistics = Statistics(
-            notes=len(self._lengths),
-            terms=sum(self._lengths.values()),
-            frequency={term: len(found) for term, found in having.items()},
-        )
+        having = {term: self._having(term) for term in asked}
+        statistics = self._statistics(having)
         looked_for = rare_terms(asked, statistics)
         some = sorted({number for term in looked_for for number in having[term]})
         scores = [
@@ -339,6 +340,16 @@ class Scan:
 
     def tokens(self, db: sqlite3.Connection, count: Count, *, tokenizer: str) -> int:
         return sum(each for _, each in content_tokens(db, self._lengths, count))
+
+    def _having(self, term: str) -> list[int]:
+        return [number for number in notes_having(self._db, term) if number in self._lengths]
+
+    def _statistics(self, having: Mapping[str, Sequence[int]]) -> Statistics:
+        return Statistics(
+            notes=len(self._lengths),
+            terms=sum(self._lengths.values()),
+            frequency={term: len(found) for term, found in having.items()},
+        )
 
     def _score(
         self,
@@ -448,7 +459,25 @@ class Candidates:
         related = _relations_of(self._db, self._numbers.values(), self._seq)
         for id, number in self._numbers.items():
             if number in related:
-                self._fields[id] = replace(self._fields[id], related=related[number])
+                others = related[number]
+                self._fields[id] = replace(
+                    self._fields[id], related=tuple(others), ties=tuple(others.values())
+                )
+
+    def read_worths(self, now: int) -> None:
+        """Compute what is left of each note's importance at a time, in milliseconds."""
+        used = dict(
+            in_batches(
+                self._db,
+                f"SELECT number, count(*) FROM access WHERE seq <= {int(self._seq)} AND number",
+                self._numbers.values(),
+                group="number",
+            )
+        )
+        for id, number in self._numbers.items():
+            note, fields = self._note(number), self._fields[id]
+            worth = worth_of(note, fields.importance, now=now, access_count=used.get(number, 0))
+            self._fields[id] = replace(fields, worth=worth)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -469,6 +498,20 @@ class Candidates:
 
     def tokens(self, id: str) -> bytes | None:
         return tokens_at(self._db, self._seq, self._numbers[id])
+
+    def text(self, id: str) -> str:
+        """Return what a note says."""
+        return self._note(self._numbers[id]).content
+
+    def _note(self, number: int) -> Note:
+        (body,) = self._db.execute(
+            "SELECT body FROM state JOIN log ON log.seq = body_seq "
+            "WHERE number = :number AND seq_from <= :seq AND :seq < seq_to",
+            {"number": number, "seq": self._seq},
+        ).fetchone()
+        record = decode_memory_record(body)
+        assert isinstance(record, NoteRemembered | NoteRedacted)
+        return record.note
 
 
 def related_numbers(db: sqlite3.Connection, numbers: Sequence[int], *, seq: int) -> set[int]:
@@ -514,12 +557,26 @@ def content_tokens(
 
 def _relations_of(
     db: sqlite3.Connection, numbers: Collection[int], seq: int
-) -> dict[int, tuple[str, ...]]:
-    related: dict[int, dict[str, None]] = {}
-    select = f"SELECT number, target FROM relation WHERE seq_from <= {seq} AND number"
-    for number, target in in_batches(db, select, numbers):
-        related.setdefault(number, {})[target] = None
-    return {number: tuple(sorted(targets)) for number, targets in related.items()}
+) -> dict[int, dict[str, float]]:
+    """Return the notes that each note is related to, with the largest weight of their relations.
+
+    Of a relation that was recorded several times, the last weight counts.
+    """
+    last: dict[int, dict[tuple[str, str], float]] = {}
+    select = (
+        f"SELECT number, target, relation, weight FROM relation WHERE seq_from <= {int(seq)} "
+        "AND number"
+    )
+    for number, target, relation, weight in in_batches(
+        db, select, numbers, order="number, seq_from"
+    ):
+        last.setdefault(number, {})[target, relation] = weight
+    related: dict[int, dict[str, float]] = {}
+    for number, weights in last.items():
+        others = related[number] = {}
+        for (target, _), weight in sorted(weights.items()):
+            others[target] = max(weight, others.get(target, 0.0))
+    return related
 
 
 _candidates_is_a_scope: type[Scope] = Candidates

@@ -96,6 +96,10 @@ class View:
         with self._memory.reading() as db:
             return tokens_at(db, self.seq, self._rows[id].number)
 
+    def text(self, id: str) -> str:
+        """Return what a note says."""
+        return self.note(id).content
+
     # -- what others read ----------------------------------------------------------------------
 
     def note(self, id: str) -> Note:

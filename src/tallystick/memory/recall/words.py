@@ -279,14 +279,15 @@ def bm25_scores(
         return [0.0] * len(counts)
     usual, short = statistics.length, 1 - bm25.length
     scores: list[float] = []
+    wanted = frozenset(known)
     for count in counts:
-        found = [(rare, count[term]) for term, rare in rarity if term in count]
-        if found:
-            held = bm25.saturation * (short + bm25.length * (sum(count.values()) / usual))
-            score = math.fsum([rare * (often * more / (often + held)) for rare, often in found])
-            scores.append(score / best)
-        else:
+        if wanted.isdisjoint(count):
             scores.append(0.0)
+            continue
+        found = [(rare, count[term]) for term, rare in rarity if term in count]
+        held = bm25.saturation * (short + bm25.length * (sum(count.values()) / usual))
+        score = math.fsum([rare * (often * more / (often + held)) for rare, often in found])
+        scores.append(score / best)
     return scores
 
 
@@ -304,3 +305,25 @@ _PIECE = re.compile(r"[^\W\d_]{1,4}|\d{1,3}|[^\w\s]|_+|\n+|[^\S\n]{2,}")
 def count_tokens(text: str) -> int:
     """Return how many pieces a text has, as `TOKENIZER` counts them."""
     return len(_PIECE.findall(text))
+
+
+# Questions: the part of a text that asks and does not tell.
+
+
+_SENTENCE = re.compile(r"[^.!?\u061f\uff1f\n]+[.!?\u061f\uff1f]*")
+_ASKING = re.compile(r"[?\u061f\uff1f][.!?\u061f\uff1f]*$")
+
+
+def told_share(text: str) -> float:
+    """Return the share of the words of a text that are not in a question; 0 without words.
+
+    Only its first 100,000 characters are read.
+    """
+    told = asked = 0
+    for sentence in _SENTENCE.findall(text[:CHARS_MAX]):
+        count = len(words(sentence))
+        if _ASKING.search(sentence):
+            asked += count
+        else:
+            told += count
+    return told / (told + asked) if told else 0.0

@@ -335,6 +335,7 @@ def verify_with_memory(
     `UsageError` for a query of a forgetting, or if the model's files are not the ones of this
     version, and `UsageError` or `NoteInvalid` if this version cannot repeat the recall.
     """
+    # First what is quick: a receipt of somebody else needs no check of a whole copy.
     if key is not None:
         _check_key(file, key)
     receipt, query, given_key = _opened(file, query)

@@ -19,7 +19,7 @@ from tallystick.memory.note import ConsolidationState, MemoryType, Note, Permiss
 
 
 class ForgetStrategy(enum.StrEnum):
-    """The way a note is forgotten. `consolidate` is a known name, but it is not implemented."""
+    """The way a note is forgotten. Consolidating needs a text, so `forget` refuses it by name."""
 
     SOFT_DELETE = "soft_delete"
     HARD_DELETE = "hard_delete"

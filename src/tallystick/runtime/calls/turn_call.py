@@ -164,10 +164,8 @@ class TurnCall:
         )
         if isinstance(reply, ModelError):
             return [self._failure_record(reply, self._door.settle_failure(self._reserved, reply))]
-        # Nothing is reserved for time, so it is counted apart from the settlement.
-        self._door.run_scopes.spend(Amount(wall_ms=self._wall_ms()))
         settled = self._door.settle_reply(self._reserved, reply)
-        return [self._reply_record(reply, settled, wall_ms=self._wall_ms())]
+        return [self._reply_record(reply, settled, wall_ms=self._count_time())]
 
     def leave(self, begun: AskModel, *, sent: bool) -> ModelFailed:
         assert self._reserved is not None
@@ -210,8 +208,14 @@ class TurnCall:
 
     # -- what is written -----------------------------------------------------------------------
 
-    def _wall_ms(self) -> int:
-        return round((time.monotonic() - self._since) * 1000)
+    def _count_time(self) -> int:
+        """Count the time of the attempt in the scopes, and return it in milliseconds.
+
+        Nothing is reserved for time, so the settlement does not count it.
+        """
+        wall_ms = round((time.monotonic() - self._since) * 1000)
+        self._door.run_scopes.spend(Amount(wall_ms=wall_ms))
+        return wall_ms
 
     def _reply_record(
         self, reply: ModelReply, settled: Settled, *, wall_ms: int = 0
@@ -234,7 +238,7 @@ class TurnCall:
             turn=self._intent.turn,
             reason=error.reason,
             message=error.message,
-            wall_ms=self._wall_ms(),
+            wall_ms=self._count_time(),
             kind=error.kind,
             status=error.status,
             retry_after_ms=error.retry_after_ms,

@@ -373,6 +373,7 @@ class ProcessPrograms:
     async def _read_state(self) -> tuple[FilesState, dict[str, bytes]]:
         """Return the current state, and the contents of files that may have changed.
 
+        The files are noted, so that the next call need not read those that are the same then.
         Raise `SandboxError` if the box does not list its files.
         """
         box = self._open_box()

@@ -31,7 +31,7 @@ from tallystick.memory.report import whole_id
 from tallystick.memory.store.records import Criteria, Failure, ForgetStrategy
 from tallystick.settings.paths import ledger_path
 from tallystick.stores import open_stores
-from tallystick.upkeep.erasure import Erased, Which, forget_notes
+from tallystick.upkeep.erasure import USUAL_STRATEGY, Erased, Which, forget_notes
 
 _HOUR_MS = 3_600_000
 _STRATEGIES = [each.value for each in ForgetStrategy if each is not ForgetStrategy.CONSOLIDATE]
@@ -73,9 +73,11 @@ _WHY_CHARS_MAX = 300
     metavar="TAG",
     help="Forget notes with this tag. If repeated, with one of them.",
 )
+@click.option("--expired", is_flag=True, help="Forget the notes whose time is over: erase them.")
 @click.option(
     "--strategy", type=click.Choice(_STRATEGIES),
-    help="Forget the notes in this way.  [default: soft_delete; redact with --subject]",
+    help="Forget the notes in this way.  [default: soft_delete; redact with --subject; "
+    "hard_delete with --expired]",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be forgotten; change nothing.")
 @click.option("--yes", is_flag=True, help="Erase without asking.")
@@ -94,6 +96,7 @@ def command(
     below: float | None,
     memory_type: str | None,
     tags: tuple[str, ...],
+    expired: bool,
     strategy: str | None,
     dry_run: bool,
     yes: bool,
@@ -115,6 +118,7 @@ def command(
         tally forget 0199d3a1-7c2e
         tally forget --subject ann --dry-run
         tally forget --older-than 90d --below 0.3 --strategy archive
+        tally forget --expired --yes
     """
     hours = None if older_than is None else age(older_than, field="older-than", unit="h") / _HOUR_MS
     criteria = Criteria(
@@ -123,13 +127,15 @@ def command(
         memory_type=None if memory_type is None else MemoryType(memory_type),
         tags=frozenset(tags),
     )
-    which = _which(names, subject, principal, session, criteria)
-    usual = ForgetStrategy.REDACT if subject is not None else ForgetStrategy.SOFT_DELETE
+    which = _which(names, subject, principal, session, criteria, expired=expired)
+    way = "subject" if subject is not None else "expired" if expired else ""
+    usual = USUAL_STRATEGY.get(way, ForgetStrategy.SOFT_DELETE)
     chosen = usual if strategy is None else ForgetStrategy(strategy)
     with open_memory(tenant, agent) as memory, _open_ledger(chosen) as ledger:
         unknown: list[Failure] = []
         if names:
             which["ids"], unknown = _find_notes(memory, names)
+        # Always: the question shows it, and for an agent it says which notes may be chosen.
         plan = _forget(memory, which, chosen, ledger, dry_run=True)
         if agent is not None and not names:
             # The agent did not choose notes that it may not see, so they are not named to it.
@@ -151,6 +157,8 @@ def _which(
     principal: str | None,
     session: str | None,
     criteria: Criteria,
+    *,
+    expired: bool,
 ) -> dict[str, Any]:
     """Return the arguments that choose the notes.
 
@@ -165,12 +173,13 @@ def _which(
             if value is not None
         },
         "criteria": {} if criteria == Criteria() else {"criteria": criteria},
+        "--expired": {"expired": True} if expired else {},
     }
     given = {way: said for way, said in ways.items() if said}
     if not given:
         raise UsageError(
-            "choose the notes to forget: by ID, --subject, --principal or --session, or by any of "
-            "--older-than, --below, --type and --tag"
+            "choose the notes to forget: by ID, --subject, --principal or --session, --expired, or "
+            "by any of --older-than, --below, --type and --tag"
         )
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} cannot be combined; use one of them at a time")

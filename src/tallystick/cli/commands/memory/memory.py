@@ -26,15 +26,22 @@ from tallystick.cli.commands.memory.options import (
     with_reader,
     write_file,
 )
+from tallystick.cli.commands.memory.sharing import (
+    consolidate_command,
+    decay_command,
+    relate_command,
+    share_command,
+)
 from tallystick.cli.exit_codes import LEDGER, OK
 from tallystick.cli.parts import JSON, echo_json, echo_line, stdout_columns
 from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.memory.errors import ImportRefused
 from tallystick.memory.exchange import export_notes, import_notes
-from tallystick.memory.memory import Memory, add_key, open_keys
-from tallystick.memory.note import CONTENT_BYTES_MAX
+from tallystick.memory.memory import Memory
+from tallystick.memory.note import CONTENT_BYTES_MAX, NoteScope
 from tallystick.memory.recall.selection import Seen
+from tallystick.memory.receipts.keys import add_key, open_keys
 from tallystick.memory.receipts.receipt_file import receipt_file_bytes
 from tallystick.memory.report import (
     Checked,
@@ -46,6 +53,7 @@ from tallystick.memory.report import (
     note_status,
     whole_id,
 )
+from tallystick.memory.sharing import Relation
 from tallystick.memory.store.records import Verdict
 from tallystick.memory.suspicion import review, review_queue
 from tallystick.settings.files import config_directory
@@ -64,13 +72,17 @@ _SHORT_TIME_CHARS = len("2026-03-01T09:30")
 
 @click.group("memory")
 def command() -> None:
-    r"""List, show, review, check, export and import notes.
+    r"""List, show, share, relate, review, check, export and import notes.
 
     \b
     Example:
         tally memory ls
         tally memory stats
     """
+
+
+for each in (share_command, relate_command, consolidate_command, decay_command):
+    command.add_command(each)
 
 
 @command.command("ls")
@@ -174,16 +186,44 @@ def show_command(
         seen = memory.note(id, as_of=as_of)
         now = memory.store.clock()
         score = memory.score(id)
+        more = _relations_and_shares(memory, seen, as_of)
     became = note_status(seen.note, seen.state, now=now)
     listed = Listed(note=seen.note, state=seen.state, standing=became)
     if as_json:
-        echo_json({**_fields(listed), **_log_fields(seen), "score": score, "citation": None})
+        fields = {**_fields(listed), **_log_fields(seen), "score": score, **more}
+        echo_json({**fields, "citation": None})
         return OK
-    for key, value in {**_fields(listed), **_log_fields(seen), "score": f"{score:.4f}"}.items():
+    shown = {**_fields(listed), **_log_fields(seen), "score": f"{score:.4f}"}
+    shown["relations"] = tuple(_relation_text(each, seen.note.id) for each in more["relations"])
+    shown["shared_with"] = tuple(
+        f"{each.agent_id} ({each.permission})" for each in more["shared_with"]
+    )
+    shown["seen_by"] = more["seen_by"]
+    for key, value in shown.items():
         if key != "content" and value not in (None, "", (), {}):
             click.echo(f"{key:<16}  {_text(value)}")
     click.echo(f"\n{readable(seen.note.content)}")
     return OK
+
+
+def _relations_and_shares(memory: Memory, seen: Seen, as_of: str | None) -> dict[str, Any]:
+    """Return the relations of a note, with whom it is shared, and which agents see it."""
+    note = seen.note
+    shares = memory.shares(note.id, as_of=as_of)
+    everybody = note.scope in (NoteScope.PUBLIC, NoteScope.GLOBAL)
+    seen_by = ("everybody",) if everybody else (note.agent_id, *(each.agent_id for each in shares))
+    return {
+        "relations": memory.relations(note.id, as_of=as_of),
+        "shared_with": shares,
+        "seen_by": tuple(dict.fromkeys(seen_by)),
+    }
+
+
+def _relation_text(relation: Relation, id: str) -> str:
+    weight = "" if relation.weight == 1.0 else f" ({relation.weight:g})"
+    if relation.source == id:
+        return f"{relation.relation} {relation.target}{weight}"
+    return f"{relation.source} {relation.relation} it{weight}"
 
 
 def _show_cited(memory: Memory, citation: str, *, as_of: str | None, as_json: bool) -> int:

@@ -10,11 +10,12 @@ from tallystick.cli.commands.memory.options import (
     TYPES,
     age,
     content_line,
+    content_of,
     filters_from,
     note_fields,
     open_memory,
+    shown_time,
     signing_key,
-    source,
     tell_remarks,
     utf8_text,
     with_filters,
@@ -25,8 +26,8 @@ from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
 from tallystick.core.errors import UsageError
-from tallystick.memory.errors import NoteInvalid
-from tallystick.memory.note import CONTENT_BYTES_MAX, NoteScope, SourceType
+from tallystick.core.ids import moment_ms
+from tallystick.memory.note import Note, NoteScope, SourceType
 from tallystick.memory.recall.recall import K_MAX, STRATEGIES, Recalled, Strategy
 from tallystick.memory.receipts.receipt import receipt_bytes
 from tallystick.memory.remember import Remembered
@@ -54,7 +55,24 @@ _USER = "user"
     "--importance", type=float, default=0.5, show_default=True, metavar="I",
     help="Set the importance of the note, 0 to 1.",
 )  # fmt: skip
-@click.option("--author", metavar="NAME", help="Name the person who said it.")
+@click.option(
+    "--author", metavar="NAME",
+    help="Name the person who said it.  [default: read off a text such as `Ann: ...`]",
+)  # fmt: skip
+@click.option(
+    "--at", metavar="TIME",
+    help="Say when it was said.  [default: a time that the text begins with, or now]",
+)  # fmt: skip
+@click.option("--as-is", is_flag=True, help="Read neither author nor time off the text.")
+@click.option(
+    "--decay", "decay_function", metavar="FUNCTION",
+    help="Let its score fall in this way: exponential, linear, step:HOURS or power_law:ALPHA.  "
+    "[default: exponential]",
+)  # fmt: skip
+@click.option(
+    "--decay-rate", type=float, metavar="R",
+    help="Let its score fall by this rate an hour.  [default: 0.01]",
+)  # fmt: skip
 @click.option("--thread", metavar="NAME", help="Name the conversation that it belongs to.")
 @click.option(
     "--scope", type=click.Choice([each.value for each in NoteScope]), default="private",
@@ -83,6 +101,10 @@ def remember_command(
     memory_type: str,
     importance: float,
     author: str | None,
+    at: str | None,
+    as_is: bool,
+    decay_function: str | None,
+    decay_rate: float | None,
     thread: str | None,
     scope: str,
     ttl: str | None,
@@ -98,12 +120,15 @@ def remember_command(
     and keeps its id. A text that looks like an attack on a model is held back until a person
     reviews it (tally memory review). TEXT may be - for standard input.
 
+    A text that begins as a message does, such as `[12 May 2024] Ann: ...`, gives the note its
+    author and time. The text is kept as it is.
+
     \b
     Example:
         tally remember "Ann moved to Bern in May" --key ann.home
         git log -1 --format=%B | tally remember - --tag commit
     """
-    content = _content(words)
+    content = content_of(words)
     ttl_ms = None if ttl is None else age(ttl, field="ttl")
     with open_memory(tenant, agent, create=True) as memory:
         made = memory.remember(
@@ -113,6 +138,10 @@ def remember_command(
             memory_type=memory_type,
             importance=importance,
             author=author,
+            created_at=None if at is None else moment_ms(at),
+            as_is=as_is,
+            decay_function=decay_function,
+            decay_rate=decay_rate,
             thread_id=thread,
             scope=scope,
             ttl_ms=ttl_ms,
@@ -120,39 +149,28 @@ def remember_command(
             source_type=source_type,
             created_by=agent or _USER,
         )
+        kept = memory.note(made.id).note
+    read = {name: _shown_field(kept, name) for name in kept.read_off}
     if as_json:
         echo_json(
             {
                 "id": made.id, "seq": made.seq, "content_hash": made.content_hash,
                 "known": made.sighted, "superseded": made.superseded,
-                "held_back": made.quarantine,
+                "held_back": made.quarantine, "read_off": read,
             }
         )  # fmt: skip
     else:
         click.echo(made.id)
+        if read and not made.sighted:
+            said = ", ".join(f"{name} {plain(value)}" for name, value in read.items())
+            echo_line(f"read off the text: {said}", err=True)
         _echo_remembered(made)
     return OK
 
 
-def _content(words: tuple[str, ...]) -> str:
-    """Return the text to remember, from the arguments or from standard input.
-
-    One line end at the end of standard input is dropped. Raise `UsageError` if there is no text or
-    it is not UTF-8, and `NoteInvalid` if it is too long.
-    """
-    if words == ("-",):
-        with source("-") as file:
-            raw = file.read(CONTENT_BYTES_MAX + 2)
-        if len(raw.removesuffix(b"\n")) > CONTENT_BYTES_MAX:
-            why = f"more than {CONTENT_BYTES_MAX:,} bytes: keep it as an attachment"
-            raise NoteInvalid(field="content", why=why)
-        try:
-            return raw.decode("utf-8").removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise UsageError(f"standard input: byte {error.start + 1:,} is not UTF-8") from None
-    if not words:
-        raise UsageError("there is no text; write it after the command, or - for standard input")
-    return " ".join(words)
+def _shown_field(note: Note, name: str) -> str:
+    value = getattr(note, name)
+    return str(shown_time(value) if isinstance(value, int) else value)
 
 
 def _echo_remembered(made: Remembered) -> None:
@@ -188,6 +206,10 @@ _K = 10
     "--strategy", type=click.Choice(STRATEGIES), default="auto", show_default=True,
     help="Rank the notes in this way: hybrid and semantic need the extra `memory`; auto uses it if "
     "it can.",
+)  # fmt: skip
+@click.option(
+    "--weigh", "weights", multiple=True, type=utf8_text, metavar="LANE=W",
+    help="Weigh a lane of the ranking in this way, such as importance=0.5. May be repeated.",
 )  # fmt: skip
 @with_filters
 @click.option(
@@ -249,6 +271,7 @@ def recall_command(
     k: int,
     as_of: str | None,
     strategy: Strategy,
+    weights: tuple[str, ...],
     explain: bool,
     tokens_max: int | None,
     receipt_file: Path | None,
@@ -282,11 +305,12 @@ def recall_command(
     \b
     Example:
         tally recall "where does Ann live?" -k 3
+        tally recall "what to do first?" --weigh importance=0.5 --weigh decay=0.5
         tally recall --verify last.receipt --query "where does Ann live?"
         tally recall --verify ann.receipt --against ann.db --key ann.pub
         tally recall --program hop.py --json
     """
-    _check(query, verified, program, asked, (fuel, pages, wall_ms))
+    _check(query, verified, program, asked, (fuel, pages, wall_ms), weights)
     _check_others(verified, (against, key_file, head), sign=sign, receipt=receipt_file)
     if verified is not None:
         from tallystick.cli.commands.memory.recall_checks import By, verify_receipt
@@ -308,11 +332,18 @@ def recall_command(
             as_json=as_json,
         )
     assert query is not None
+    weighed = _weights(weights)
     with open_memory(tenant, agent) as memory:
         # First: without the extra for signatures, nothing is recalled.
         key = signing_key(memory.store.path) if sign else None
         made = memory.recall(
-            query, k, as_of=as_of, strategy=strategy, filters=filters, tokens_max=tokens_max
+            query,
+            k,
+            as_of=as_of,
+            strategy=strategy,
+            filters=filters,
+            tokens_max=tokens_max,
+            weights=weighed,
         )
         data = receipt_bytes(made.receipt)
         if key is not None:
@@ -331,6 +362,7 @@ def _check(
     program: str | None,
     asked: str | None,
     limits: tuple[int | None, ...],
+    weights: tuple[str, ...],
 ) -> None:
     """Raise `UsageError` for options that contradict each other, and if nothing is asked for."""
     given = [each for each in (query, verified, program) if each is not None]
@@ -342,8 +374,24 @@ def _check(
         )
     if asked is not None and verified is None:
         raise UsageError("--query is for --verify; to search, write the query without --query")
+    if weights and query is None:
+        raise UsageError("--weigh is for a query; a receipt says how its recall was weighed")
     if program is None and any(each is not None for each in limits):
         raise UsageError("--fuel, --pages and --wall-ms need --program FILE")
+
+
+def _weights(given: tuple[str, ...]) -> dict[str, float]:
+    """Return the weights by lane. Raise `UsageError` for a text that is not LANE=NUMBER."""
+    weights: dict[str, float] = {}
+    for each in given:
+        name, _, number = each.partition("=")
+        try:
+            weights[name.strip()] = float(number)
+        except ValueError:
+            raise UsageError(
+                f"--weigh {plain(each, chars_max=80)!r}: write LANE=NUMBER, such as decay=0.5"
+            ) from None
+    return weights
 
 
 def _check_others(

@@ -19,8 +19,9 @@ from tallystick.cli.show import plain, safe
 from tallystick.core.chain import Head
 from tallystick.core.errors import InvalidLimit, UsageError, system_errors
 from tallystick.core.ids import moment_ms, moment_text
+from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.memory import AGENT, Memory
-from tallystick.memory.note import MemoryType, Note
+from tallystick.memory.note import CONTENT_BYTES_MAX, MemoryType, Note
 from tallystick.memory.recall.minilm import missing
 from tallystick.memory.recall.selection import Filters
 from tallystick.settings.files import config_directory
@@ -227,6 +228,27 @@ def tell_remarks(remarks: Iterable[str], *, everything: bool) -> None:
             said = plain(each, chars_max=_REMARK_CHARS_MAX)
             why = missing() if _NO_EMBEDDER in each else ""
             echo_line(f"note: {said}{f'; {why}' if why else ''}", indent=6, err=True)
+
+
+def content_of(words: tuple[str, ...]) -> str:
+    """Return the text to remember, from the arguments or from standard input.
+
+    One line end at the end of standard input is dropped. Raise `UsageError` if there is no text or
+    it is not UTF-8, and `NoteInvalid` if it is too long.
+    """
+    if words == ("-",):
+        with source("-") as file:
+            raw = file.read(CONTENT_BYTES_MAX + 2)
+        if len(raw.removesuffix(b"\n")) > CONTENT_BYTES_MAX:
+            why = f"more than {CONTENT_BYTES_MAX:,} bytes: keep it as an attachment"
+            raise NoteInvalid(field="content", why=why)
+        try:
+            return raw.decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input: byte {error.start + 1:,} is not UTF-8") from None
+    if not words:
+        raise UsageError("there is no text; write it after the command, or - for standard input")
+    return " ".join(words)
 
 
 # -- files -------------------------------------------------------------------------------------

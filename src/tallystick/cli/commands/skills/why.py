@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from tallystick.agent.agent import Agent
 from tallystick.cli.commands.skills.skills import DIRECTORIES, find_skills
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.show import plain
-from tallystick.client import Session
 from tallystick.settings.paths import ledger_path
 from tallystick.skills.skills import Skills
 from tallystick.skills.why import Why, why_here, why_in_run
@@ -42,7 +42,7 @@ def why_command(name: str, run: str | None, directories: tuple[Path, ...], as_js
 
 
 def _in_run(name: str, run: str) -> Why:
-    with Session(ledger=open_stores(ledger_path()).ledger, config=None) as session:
+    with Agent(ledger=open_stores(ledger_path()).ledger, config=None) as session:
         return why_in_run(session, run, name)
 
 
