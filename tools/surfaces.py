@@ -116,8 +116,8 @@ SURFACES = (
     Surface(
         "Run a goal",
         "run",
-        "run arun Agent Agent.run Agent.arun Agent.chat Agent.close Agent.aclose Agent.engine "
-        "Agent.capabilities Run Charge",
+        "run arun Agent Agent.run Agent.arun Agent.start Agent.astart Agent.chat Agent.close "
+        "Agent.aclose Agent.engine Agent.capabilities Run Charge",
         "start.md",
     ),
     Surface(
@@ -185,7 +185,7 @@ SURFACES = (
     Surface(
         "Follow a run while it happens",
         "inspect --follow",
-        "follow stream Agent.stream Agent.start Agent.astart",
+        "follow stream Agent.stream",
         "guides/resume.md",
     ),
     Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
@@ -293,6 +293,13 @@ SURFACES = (
         "Let a session live longer",
         "session extend, session resume",
         "sessions.SessionBook sessions.SessionBook.extend sessions.Sessions.resume",
+        "guides/sessions.md",
+    ),
+    Surface(
+        "Pause, end and clean up sessions",
+        "session pause, session terminate, session prune",
+        "sessions.Sessions.pause sessions.Sessions.terminate sessions.BudgetStatus "
+        "sessions.EarlierRun sessions.Period",
         "guides/sessions.md",
     ),
     Surface(
@@ -432,7 +439,7 @@ SURFACES = (
     Surface(
         "Recall notes",
         "recall",
-        "Memory.recall Memory.score memory.Recalled memory.Filters",
+        "Memory.recall Memory.score memory.Recalled memory.Filters memory.Profile",
         "guides/memory.md",
     ),
     Surface(
@@ -485,6 +492,24 @@ SURFACES = (
         "memory export, memory import",
         "memory.export_notes memory.read_export memory.import_notes memory.ExportedNotes "
         "memory.Imported",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Share notes with other agents",
+        "memory share",
+        "Memory.share Memory.unshare Memory.shares memory.Share memory.Permission",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Relate notes",
+        "memory relate",
+        "Memory.relate Memory.relations memory.Relation",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Let notes fade, and put one in the place of several",
+        "memory decay, memory consolidate",
+        "Memory.decay memory.Faded Memory.consolidate",
         "guides/memory.md",
     ),
     Surface(

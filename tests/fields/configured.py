@@ -13,7 +13,7 @@ from tests.fields.runs import CALL, TWO, look, overloaded, skills_folder
 from tests.fields.table import Row, World, refused
 from tests.model.fake_server import REQUEST, FakeServer, ok
 
-from tallystick import Memory, Session
+from tallystick import Agent, Memory
 from tallystick.inputs import given_text
 from tallystick.ledger import MemoryLedger, SqliteLedger
 from tallystick.model.pacing import Pacing
@@ -37,9 +37,9 @@ def ran(world: World, made: Settings, *sources: str, **more: Any) -> tuple[Any, 
     model = ModelDouble(programs(*sources))
     model.failures = more.pop("failures", [])
     options = {"pricing": PRICING, "ledger": MemoryLedger(), **more.pop("options", {})}
-    with Session(
+    with Agent(
         model=model,
-        functions=[look],
+        tools=[look],
         sandbox=PlainSandbox(),  # type: ignore[arg-type]
         config=made,
         **options,
@@ -73,7 +73,7 @@ def model_named(world: World, value: str) -> object:
     folder = world.fresh()
     for name in ("one", "two"):
         (folder / name).write_text(json.dumps({"text": block(f"FINAL({name!r})")}) + "\n")
-    with Session(
+    with Agent(
         ledger=MemoryLedger(), sandbox=PlainSandbox(),  # type: ignore[arg-type]
         config=settings(world, model=f"scripted:{folder / value}"),
     ) as session:  # fmt: skip
@@ -117,6 +117,17 @@ def catalog(world: World, value: int) -> object:
     made = settings(world, skills_paths=[str(root)], skills_budget=value)
     _, model = ran(world, made, "FINAL(1)", options={"skills": find_skills(settings=made)})
     return model.prompts[0].count("skill-")
+
+
+def kept_on_disk(world: World, value: int) -> object:
+    """Look at the refusal of another session, when the first has left 3 MB."""
+    source = "import random\nx = random.randbytes(3_000_000)\nFINAL(0)"
+    with SqliteLedger(world.fresh() / "l.db") as ledger, Agent(
+        ModelDouble(programs(source)),
+        ledger=ledger, sandbox=world.wasm, config=settings(world, session_mb=value),
+    ) as agent:  # fmt: skip
+        agent.run("?", session=agent.sessions.new().id, strategy="code")
+        return refused(lambda: agent.sessions.new()).partition(":")[0]
 
 
 def commanded(name: str) -> Any:
@@ -176,11 +187,19 @@ SETTINGS_ROWS = [
     Row("skills_require_signature", "result", True, False, lambda world, value: skills_in(
         world, skills_of(world, skills_require_signature=value))),
     Row("skills_budget", "prompt", 10, 2_000, catalog),
+    Row("session_mb", "refusal", 1, 2_048, kept_on_disk),
     Row("memory", "record", "default", None, commanded("memory"), slow=True),
 ]  # fmt: skip
 
 
 # -- providers -------------------------------------------------------------------------------------
+
+
+def in_toml(value: object) -> str:
+    """Return a value as TOML; a dictionary is an inline table."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {in_toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
 
 
 def find_none(run: str) -> Any:
@@ -192,7 +211,7 @@ def provided(world: World, server: FakeServer, **keys: object) -> Any:
     home = world.fresh()
     (home / ".config" / "tallystick").mkdir(parents=True)
     given = {"base_url": server.url, **keys}
-    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
+    text = "".join(f"{key} = {in_toml(value)}\n" for key, value in given.items())
     (home / ".config" / "tallystick" / "config.toml").write_text(f"[providers.x]\n{text}")
     environ = {"HOME": str(home), "X_KEY": "sk-secret"}
     made = load_settings(environ=environ, cwd=world.fresh())
@@ -291,6 +310,14 @@ PROVIDER_ROWS = [
     Row("providers.total_seconds", "refusal", 0.05, 5.0, late("total_seconds")),
     Row("providers.stream", "prompt", True, False, seen(
         "stream", lambda server: server.seen[0].json.get("stream"))),
+    Row("providers.headers", "prompt", {"x-team": "a"}, {}, seen(
+        "headers", lambda server: server.seen[0].headers.get("x-team"))),
+    Row("providers.query", "prompt", {"api-version": "1"}, {}, seen(
+        "query", lambda server: server.seen[0].path)),
+    Row("providers.body", "prompt", {"top_p": 0.5}, {}, seen(
+        "body", lambda server: server.seen[0].json.get("top_p"))),
+    Row("providers.cache", "prompt", True, False, seen(
+        "cache", lambda server: server.seen[0].body, dialect="anthropic")),
     Row("providers.allow_plain_http", "refusal", True, False, not_encrypted),
 ]  # fmt: skip
 

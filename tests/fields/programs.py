@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from tests.fields.table import Row, World
@@ -61,6 +62,14 @@ def limited(source: str, *, of: str) -> Any:
     return see
 
 
+def spilled(world: World, value: str) -> object:
+    """Look at the name of the file with a long output, which is named after a session."""
+    context = ExecutionContext(session_id=value, max_output_bytes=10)
+    path = result(world, "print('x' * 1_000)", context).output_file_path
+    assert path is not None
+    return "yours" in Path(path).name
+
+
 def cancelled(world: World, value: str | None) -> object:
     """Look at the end of a program that is cancelled by a token."""
 
@@ -83,7 +92,14 @@ def cancelled(world: World, value: str | None) -> object:
 
 PRINT = "import sys\nprint('out')\nprint('err', file=sys.stderr)"
 
+ENVIRONMENT = "import os\nprint(sorted(os.environ.items()))"
+
 ROWS = [
+    Row("ExecutionContext.session_id", "result", "mine", "yours", spilled),
+    Row("ExecutionContext.session_token", "output", "tb-" + "1" * 40, None, look(
+        ENVIRONMENT, of="session_token")),
+    Row("ExecutionContext.recursion_depth", "output", 3, 0, look(
+        ENVIRONMENT, of="recursion_depth")),
     Row("ExecutionContext.timeout_ms", "result", 0, 30_000, look("print(1)", of="timeout_ms")),
     Row("ExecutionContext.deadline_ms", "result", 0, 30_000, look("print(1)", of="deadline_ms")),
     Row("ExecutionContext.working_dir", "refusal", "/tmp", None, look(

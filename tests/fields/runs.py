@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fields.table import Row, World, ran, refused, told
 
-from tallystick import Budget, Memory, RunLimits, Session, Skills, host_function
+from tallystick import Agent, Budget, Memory, RunLimits, Skills, tool
 from tallystick.attachments import MemoryAttachments, verify_attachments
 from tallystick.core.records import RunResumed
 from tallystick.inputs import given_text
@@ -26,7 +26,7 @@ TWO = ("x = 1", "FINAL(x)")
 CHILD = "FINAL(rlm_query('deeper?', context='a'))"
 
 
-@host_function(policy="read", local=True)
+@tool(reads=True)
 def look(what: str) -> str:
     """Look something up."""
     return what
@@ -112,7 +112,33 @@ LIMITS = [
 ]  # fmt: skip
 
 
-# -- arguments of `Session.run` --------------------------------------------------------------------
+def end_of(agent: Agent, model: ModelDouble, work: Any) -> object:
+    """Return how a run ended, what its model was asked, and how deep it was; or its refusal."""
+    ended: list[Any] = []
+    said = refused(lambda: ended.append(work()))
+    if not ended:
+        return said.partition(":")[0]
+    (first, *_) = records_of(agent.ledger, ended[0].run)
+    return ended[0].answer, ended[0].stop, model.prompts, getattr(first, "depth", None)
+
+
+def of_agent(*sources: str, of: str, made: bool = False) -> Any:
+    """Return a look at a run of an agent, which has one argument, or whose run has."""
+
+    def see(world: World, value: object) -> object:
+        given: dict[str, Any] = {of: value}
+        model = ModelDouble(programs(*(sources or ("FINAL(1)",))))
+        with Agent(
+            model, ledger=MemoryLedger(), sandbox=PlainSandbox(), config=None,  # type: ignore[arg-type]
+            clock="fixed", pricing=PRICING, **(given if made else {}),
+        ) as agent:  # fmt: skip
+            run = {} if made else given
+            return end_of(agent, model, lambda: agent.run("?", strategy="code", **run))
+
+    return see
+
+
+# -- arguments of `Agent.run` --------------------------------------------------------------------
 
 
 def asked(place: str, *sources: str, **more: Any) -> Any:
@@ -126,7 +152,7 @@ def asked(place: str, *sources: str, **more: Any) -> Any:
 
 
 def seen_by(name: str) -> Any:
-    """Return a look at what a callback of `Session.run` is called with."""
+    """Return a look at what a callback of `Agent.run` is called with."""
 
     def see(world: World, value: bool) -> object:
         heard: list[object] = []
@@ -145,7 +171,7 @@ def named_model(world: World, value: str | None) -> object:
     """Look at the answer of a run that names one of two models."""
     with contextlib.ExitStack() as stack:
         session = stack.enter_context(
-            Session(
+            Agent(
                 model=ModelDouble(programs("FINAL('own')")),
                 models={"fake:other": ModelDouble(programs("FINAL('other')"), name="fake:other")},
                 sandbox=PlainSandbox(),  # type: ignore[arg-type]
@@ -169,7 +195,7 @@ def sub_model(world: World, value: str | None) -> object:
 
 def session_of(world: World, value: bool) -> object:
     """Look at what the second of two runs finds, with or without a session around both."""
-    with Session(
+    with Agent(
         model=ModelDouble(
             ["```repl\nx = 1\nFINAL(0)\n```", "```repl\nFINAL('x' in globals())\n```"]
         ),
@@ -194,39 +220,43 @@ def skills_folder(world: World) -> Path:
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 RUN = [
-    Row("Session.run(goal=)", "prompt", "who?", "where?", asked("prompt", of="goal")),
-    Row("Session.run(inputs=)", "prompt", [given_text("abc")], [], asked("prompt", of="inputs")),
-    Row("Session.run(limits=)", "result", RunLimits(turns=1), RunLimits(), limited(*TWO)),
+    Row("Agent.run(goal=)", "prompt", "who?", "where?", asked("prompt", of="goal")),
+    Row("Agent.run(inputs=)", "prompt", [given_text("abc")], [], asked("prompt", of="inputs")),
+    Row("Agent.run(limits=)", "result", RunLimits(turns=1), RunLimits(), limited(*TWO)),
     Row(
-        "Session.run(grants=)",
+        "Agent.run(grants=)",
         "prompt",
         ["attachments.read"],
         [],
         asked("prompt", of="grants"),
     ),
-    Row("Session.run(seed=)", "record", 1, 2, lambda world, value: ran(
+    Row("Agent.run(seed=)", "record", 1, 2, lambda world, value: ran(
         "import random\nFINAL(random.random())", seed=value, sandbox=world.wasm).result),
-    Row("Session.run(temperature=)", "prompt", 0.1, 0.9, asked("prompt", of="temperature")),
-    Row("Session.run(watch=)", "output", True, False, seen_by("watch")),
-    Row("Session.run(heard=)", "output", True, False, seen_by("heard")),
-    Row("Session.run(model=)", "result", None, "fake:nosuch", named_model),
-    Row("Session.run(strategy=)", "prompt", "code", "direct", asked(
+    Row("Agent.run(temperature=)", "prompt", 0.1, 0.9, asked("prompt", of="temperature")),
+    Row("Agent.run(watch=)", "output", True, False, seen_by("watch")),
+    Row("Agent.run(heard=)", "output", True, False, seen_by("heard")),
+    Row("Agent.run(model=)", "result", None, "fake:nosuch", named_model),
+    Row("Agent.run(strategy=)", "prompt", "code", "direct", asked(
         "prompt", of="strategy", inputs=[given_text("abc")])),
-    Row("Session.run(compact_at=)", "prompt", 1, 0, asked(
+    Row("Agent.run(compact_at=)", "prompt", 1, 0, asked(
         "prompt", *(f"print({n} * 'words to read ' * 200)" for n in range(4)), "FINAL(1)",
         of="compact_at")),
-    Row("Session.run(schema=)", "prompt", NUMBER, None, asked(
-        "prompt", "FINAL({'n': 1})", of="schema")),
-    Row("Session.run(skills=)", "prompt", ["shelf-codes"], [], lambda world, value: ran(
+    Row("Agent.run(answer=)", "prompt", NUMBER, None, of_agent("FINAL({'n': 1})", of="answer")),
+    Row("Agent.run(files=)", "prompt", ["examples/books.csv"], [], of_agent(of="files")),
+    Row("Agent.run(max_usd=)", "result", "0.000000001", None, of_agent(*TWO, of="max_usd")),
+    Row("Agent.run(max_tokens=)", "result", 100, None, of_agent(*TWO, of="max_tokens")),
+    Row("Agent.run(instructions=)", "prompt", "Be brief.", None, of_agent(of="instructions")),
+    Row("Agent.run(recursion_depth=)", "record", 3, 0, of_agent(of="recursion_depth")),
+    Row("Agent.run(skills=)", "prompt", ["shelf-codes"], [], lambda world, value: ran(
         "FINAL(1)", options={"skills": Skills.of(skills_folder(world))}, skills=value).prompt),
-    Row("Session.run(session=)", "result", True, False, session_of),
-    Row("Session.run(clock=)", "prompt", "2026-03-01T09:30", "fixed", asked("prompt", of="clock")),
-    Row("Session.run(timezone=)", "prompt", "Asia/Tokyo", "UTC", asked("prompt", of="timezone")),
-    Row("Session.run(sub_model=)", "result", "fake:other", None, sub_model),
+    Row("Agent.run(session=)", "result", True, False, session_of),
+    Row("Agent.run(clock=)", "prompt", "2026-03-01T09:30", "fixed", asked("prompt", of="clock")),
+    Row("Agent.run(timezone=)", "prompt", "Asia/Tokyo", "UTC", asked("prompt", of="timezone")),
+    Row("Agent.run(sub_model=)", "result", "fake:other", None, sub_model),
 ]  # fmt: skip
 
 
-# -- arguments of `Session` ------------------------------------------------------------------------
+# -- arguments of `Agent` ------------------------------------------------------------------------
 
 
 def option(place: str, *sources: str, of: str, **more: Any) -> Any:
@@ -243,7 +273,7 @@ def client(world: World, value: object, *, of: str, **more: Any) -> str:
 
     def work() -> object:
         given = {"model": ModelDouble(), "ledger": MemoryLedger(), "config": None, **more}
-        with Session(**{**given, of: value}) as session:
+        with Agent(**{**given, of: value}) as session:
             return session.run("?", strategy="code")
 
     return refused(work)
@@ -285,7 +315,7 @@ def resumed(ledger: CutLedger, run: str, *sources: str, **how: Any) -> Any:
     """Resume a run on plain Python, and return how it ended, or the refusal."""
     given = {"model": ModelDouble(programs(*sources)), "ledger": ledger, "config": None}
     options = how.pop("options", {})
-    with Session(**{**given, "sandbox": PlainSandbox(), **options}) as session:
+    with Agent(**{**given, "sandbox": PlainSandbox(), **options}) as session:
         said = refused(lambda: how.setdefault("ended", session.resume(run, **how)))
     return said.partition(":")[0] or how["ended"]
 
@@ -310,9 +340,9 @@ def said_to(world: World, value: bool) -> object:
     return bool(said)
 
 
-def client_of(**options: Any) -> Session:
+def client_of(**options: Any) -> Agent:
     """Return a client whose run has two turns, with these arguments."""
-    return Session(
+    return Agent(
         model=ModelDouble(programs(*TWO)),
         ledger=MemoryLedger(),
         sandbox=PlainSandbox(),  # type: ignore[arg-type]
@@ -328,34 +358,38 @@ def configured(world: World, value: Any) -> object:
 
 
 SESSION = [
-    Row("Session(model=)", "result", ModelDouble(programs("FINAL(1)")), ModelDouble(
+    Row("Agent(model=)", "result", ModelDouble(programs("FINAL(1)")), ModelDouble(
         programs("FINAL(2)")), option("result", of="model", model={"answers": "unused"})),
-    Row("Session(functions=)", "prompt", [look], [], option("prompt", of="functions")),
-    Row("Session(ledger=)", "result", "memory", "file", which_ledger),
-    Row("Session(attachments=)", "record", True, False, which_store),
-    Row("Session(sandbox=)", "result", {"n": 1}, {"n": 2}, lambda world, value: ran(
+    Row("Agent(tools=)", "prompt", [look], [], option("prompt", of="tools")),
+    Row("Agent(ledger=)", "result", "memory", "file", which_ledger),
+    Row("Agent(attachments=)", "record", True, False, which_store),
+    Row("Agent(sandbox=)", "result", {"n": 1}, {"n": 2}, lambda world, value: ran(
         "FINAL(n)", names=value).result),
-    Row("Session(backend=)", "refusal", "nosuch", "wasm", lambda world, value: client(
+    Row("Agent(backend=)", "refusal", "nosuch", "wasm", lambda world, value: client(
         world, value, of="backend", sandbox=None).partition(";")[0]),
-    Row("Session(accept_without=)", "refusal", ["nosuch"], [], lambda world, value: client(
+    Row("Agent(accept_without=)", "refusal", ["nosuch"], [], lambda world, value: client(
         world, value, of="accept_without")),
-    Row("Session(models=)", "result", {"fake:other": ModelDouble("yes", name="fake:other")}, {},
+    Row("Agent(models=)", "result", {"fake:other": ModelDouble("yes", name="fake:other")}, {},
         option("result", "FINAL(llm_query('?', model='fake:other'))", "FINAL('no')", of="models")),
-    Row("Session(budget=)", "result", Budget(turns=1), Budget(), budgeted(*TWO)),
-    Row("Session(total=)", "result", Budget(usd=1), Budget(), lambda world, value: ran(
+    Row("Agent(budget=)", "result", Budget(turns=1), Budget(), budgeted(*TWO)),
+    Row("Agent(total=)", "result", Budget(usd=1), Budget(), lambda world, value: ran(
         *TWO, ledger=SqliteLedger(world.fresh() / "l.db"), options={"total": value}).result),
-    Row("Session(pricing=)", "result", PRICING, Pricing(), lambda world, value: ran(
+    Row("Agent(pricing=)", "result", PRICING, Pricing(), lambda world, value: ran(
         *TWO, pricing=value).played.run.charge.usd),
-    Row("Session(lookup=)", "record", NOT_RECEIVED, UNKNOWN, looked_up),
-    Row("Session(skills=)", "prompt", True, False, lambda world, value: ran(
+    Row("Agent(lookup=)", "record", NOT_RECEIVED, UNKNOWN, looked_up),
+    Row("Agent(skills=)", "prompt", True, False, lambda world, value: ran(
         "FINAL(1)", options={"skills": Skills.of(skills_folder(world)) if value else None}).prompt),
-    Row("Session(memory=)", "prompt", True, False, with_memory),
-    Row("Session(vocabulary=)", "record", read_vocabulary("strict", None, name=""), None, option(
+    Row("Agent(memory=)", "prompt", True, False, with_memory),
+    Row("Agent(vocabulary=)", "record", read_vocabulary("strict", None, name=""), None, option(
         "record", "nosuch(1)", "FINAL(1)", of="vocabulary")),
-    Row("Session(clock=)", "prompt", "2026-03-01T09:30", "fixed", option("prompt", of="clock")),
-    Row("Session(timezone=)", "prompt", "Asia/Tokyo", "UTC", option("prompt", of="timezone")),
-    Row("Session(say=)", "output", True, False, said_to),
-    Row("Session(config=)", "result", "auto", None, configured),
+    Row("Agent(clock=)", "prompt", "2026-03-01T09:30", "fixed", option("prompt", of="clock")),
+    Row("Agent(timezone=)", "prompt", "Asia/Tokyo", "UTC", option("prompt", of="timezone")),
+    Row("Agent(say=)", "output", True, False, said_to),
+    Row("Agent(instructions=)", "prompt", "Be brief.", None, of_agent(
+        of="instructions", made=True)),
+    Row("Agent(max_usd=)", "result", "0.000000001", None, of_agent(*TWO, of="max_usd", made=True)),
+    Row("Agent(max_tokens=)", "result", 100, None, of_agent(*TWO, of="max_tokens", made=True)),
+    Row("Agent(config=)", "result", "auto", None, configured),
 ]  # fmt: skip
 
 
@@ -366,8 +400,10 @@ def resumed_with(writes: int, *sources: str, of: str, **more: Any) -> Any:
     """Return a look at the end of a run that was cut off and is resumed with one argument."""
 
     def see(world: World, value: object) -> object:
+        how = {"in_doubt": more.pop("in_doubt")} if "in_doubt" in more else {}
         ledger, run = cut_off(writes, *sources, **more)
-        ended = resumed(ledger, run, *sources, **{of: value})
+        more.update(how)
+        ended = resumed(ledger, run, *sources, **{**how, of: value})
         return getattr(ended, "stop", ended)
 
     return see
@@ -393,7 +429,7 @@ def stolen(world: World, value: bool) -> object:
     ledger = SqliteLedger(world.fresh() / "l.db")
     with ledger:
         run = ran(*TWO, ledger=ledger, limits=RunLimits(turns=1)).played.run.run
-        with Session(
+        with Agent(
             model=ModelDouble(programs(*TWO)), ledger=ledger, config=None,
             sandbox=PlainSandbox(),  # type: ignore[arg-type]
         ) as session, lock_run(ledger, run):  # fmt: skip
@@ -407,7 +443,7 @@ def decided(of: str) -> Any:
     def see(world: World, value: object) -> object:
         strict = {"vocabulary": read_vocabulary("strict", None, name="")}
         waits = ran(*["nosuch(1)"] * 9, options=strict)
-        assert waits.played.run.stop == "refused"
+        assert waits.played.run.stop == "waiting"
         waits.model.answers = lambda call: block("FINAL(2)")
         given: dict[str, Any] = {"decision": "deny", "by": "ann", of: value}
         session, run = waits.played.session, waits.played.run.run
@@ -472,25 +508,31 @@ def replayed(world: World, value: int | None) -> object:
 
 
 CONTINUE = [
-    Row("Session.resume(run=)", "refusal", True, False, which_run("resume")),
-    Row("Session.resume(in_doubt=)", "result", "halt", "retry", resumed_with(
+    Row("Agent.resume(run=)", "refusal", True, False, which_run("resume")),
+    Row("Agent.resume(in_doubt=)", "result", "halt", "retry", resumed_with(
         IN_DOUBT, "FINAL(1)", of="in_doubt")),
-    Row("Session.resume(limits=)", "result", RunLimits(turns=1), RunLimits(turns=5), resumed_with(
+    Row("Agent.resume(limits=)", "result", RunLimits(turns=1), RunLimits(turns=5), resumed_with(
         99, *TWO, of="limits", limits=RunLimits(turns=1))),
-    Row("Session.resume(steal=)", "refusal", True, False, stolen),
-    Row("Session.resume(decision=)", "record", "approve", "deny", decided("decision")),
-    Row("Session.resume(by=)", "record", "ann", "bob", decided("by")),
-    Row("Session.resume(sub_model=)", "result", "elsewhere", "nosuch", resumed_sub_model),
-    Row("Session.resume(watch=)", "output", True, False, continued("resume", "watch")),
-    Row("Session.resume(heard=)", "output", True, False, continued("resume", "heard")),
-    Row("Session.fork(run=)", "refusal", True, False, which_run("fork")),
-    Row("Session.fork(turn=)", "result", 0, 1, forked("turn")),
-    Row("Session.fork(limits=)", "result", RunLimits(turns=2), RunLimits(), forked("limits")),
-    Row("Session.fork(temperature=)", "prompt", 0.1, 0.9, forked("temperature")),
-    Row("Session.fork(watch=)", "output", True, False, continued("fork", "watch")),
-    Row("Session.fork(heard=)", "output", True, False, continued("fork", "heard")),
-    Row("Session.replay(run=)", "refusal", True, False, which_run("replay")),
-    Row("Session.replay(timeout_ms=)", "refusal", 0, None, replayed),
+    Row("Agent.resume(max_usd=)", "result", "0.000000001", None, resumed_with(
+        2, *TWO, of="max_usd", in_doubt="retry")),
+    Row("Agent.resume(max_tokens=)", "result", 100, None, resumed_with(
+        2, *TWO, of="max_tokens", in_doubt="retry")),
+    Row("Agent.resume(steal=)", "refusal", True, False, stolen),
+    Row("Agent.resume(decision=)", "record", "approve", "deny", decided("decision")),
+    Row("Agent.resume(by=)", "record", "ann", "bob", decided("by")),
+    Row("Agent.resume(sub_model=)", "result", "elsewhere", "nosuch", resumed_sub_model),
+    Row("Agent.resume(watch=)", "output", True, False, continued("resume", "watch")),
+    Row("Agent.resume(heard=)", "output", True, False, continued("resume", "heard")),
+    Row("Agent.fork(run=)", "refusal", True, False, which_run("fork")),
+    Row("Agent.fork(turn=)", "result", 0, 1, forked("turn")),
+    Row("Agent.fork(limits=)", "result", RunLimits(turns=2), RunLimits(), forked("limits")),
+    Row("Agent.fork(temperature=)", "prompt", 0.1, 0.9, forked("temperature")),
+    Row("Agent.fork(max_usd=)", "result", "0.000000001", None, forked("max_usd")),
+    Row("Agent.fork(max_tokens=)", "result", 100, None, forked("max_tokens")),
+    Row("Agent.fork(watch=)", "output", True, False, continued("fork", "watch")),
+    Row("Agent.fork(heard=)", "output", True, False, continued("fork", "heard")),
+    Row("Agent.replay(run=)", "refusal", True, False, which_run("replay")),
+    Row("Agent.replay(timeout_ms=)", "refusal", 0, None, replayed),
 ]  # fmt: skip
 
 ROWS = [*LIMITS, *RUN, *SESSION, *CONTINUE]

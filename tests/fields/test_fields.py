@@ -15,7 +15,7 @@ from tests.fields import configured, options, programs, runs
 from tests.fields.table import Row, World
 from tools import surfaces
 
-from tallystick import Session
+from tallystick import Agent
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.schema import PROVIDER_KEYS, SETTINGS
 
@@ -29,9 +29,7 @@ ARGUMENTS = (
 METHODS = ("__init__", "run", "resume", "fork", "replay")
 # Fields that await their row, with the reason. A row makes its line here a failure.
 AWAITED = {
-    "ExecutionContext.session_id": "an interpreter of another session has to refuse it",
-    "ExecutionContext.session_token": "it has to open the bridge of that session",
-    "ExecutionContext.recursion_depth": "a run has to begin to count there",
+    "Agent(ask=)": "a policy of the caller is tested with the calls that wait",
     "Pricing.tokenizer": "it needs the extra `tokens`; the setting has a row",
     "Pricing.tokenizer_of": "it needs the extra `tokens`; the setting has a row",
     "Pricing.now": "prices that begin later are tested beside the price table",
@@ -61,8 +59,8 @@ def public_fields() -> Iterator[str]:
         owner = name if name.startswith(("ledger.", "memory.")) else name.rpartition(".")[2]
         yield from (f"{owner}.{each}" for each in each_field)
     for method in METHODS:
-        called = "Session" if method == "__init__" else f"Session.{method}"
-        given = [*inspect.signature(getattr(Session, method)).parameters][1:]
+        called = "Agent" if method == "__init__" else f"Agent.{method}"
+        given = [*inspect.signature(getattr(Agent, method)).parameters][1:]
         yield from (f"{called}({each}=)" for each in given)
     yield from SETTINGS
     yield from (f"providers.{each}" for each in PROVIDER_KEYS)
@@ -80,7 +78,7 @@ def test_every_public_field_argument_and_setting_has_a_row() -> None:
 
 @pytest.mark.parametrize("method", ["run", "resume"])
 def test_the_awaitable_methods_take_the_same_arguments(method: str) -> None:
-    plain, awaited = (inspect.signature(getattr(Session, f"{a}{method}")) for a in ("", "a"))
+    plain, awaited = (inspect.signature(getattr(Agent, f"{a}{method}")) for a in ("", "a"))
 
     # A default that is a function is one of its own in each.
     assert re.sub(r" at 0x\w+", "", str(plain)) == re.sub(r" at 0x\w+", "", str(awaited))

@@ -20,23 +20,18 @@ ONLY_TESTS = {
 # Capabilities that are on the way to both surfaces, each a definition, a module or a package. Their
 # lines go with the change that wires them.
 ON_THE_WAY = (
+    "agent.engine: Result",
+    "agent.handle: Handle.astop",
+    "agent.handle: Stream.handle",
     "bridge.server: Bridge.revoke_all",
     "bridge.tokens: TokenBook.matching",
-    "memory.forget: decay_pass",
-    "memory.forget: expired_ids",
-    "memory.forget: forget_expired",
     "memory.remember: record_access",
-    "memory.sharing",
-    "runtime.runs.result",
     "sessions.book: SessionBook.assign_vm",
-    "sessions.book: SessionBook.decrease_depth",
-    "sessions.book: SessionBook.increase_depth",
     "sessions.book: SessionBook.set_variable",
     "sessions.book: SessionBook.update_budget",
     "sessions.rows: BudgetStatus.near_exhaustion",
+    "sessions.rows: EXTENSION_MS",
     "sessions.rows: _NEAR",
-    "tools",
-    "typed",
 )
 
 
