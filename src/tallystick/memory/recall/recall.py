@@ -534,7 +534,10 @@ def _rank(
 
 
 def _wants_nearest(made: RankedView, asking: Asking) -> bool:
-    """Return True if no words matched, and no model compared meanings."""
+    """Return True if no words matched, and no model compared meanings.
+
+    Only for the strategies `auto`, `lexical` and `graph`, and if every note was ranked.
+    """
     by_words = asking.strategy in ("auto", "lexical", "graph")
     return by_words and not (made.ranked.hits or made.ranked.model or made.rules)
 
