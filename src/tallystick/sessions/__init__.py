@@ -4,8 +4,9 @@ These names are the contract of this module; what else is in the package is inte
 
 - `Sessions` makes, lists, saves and removes sessions; `Session.sessions` are those of a ledger
 - `SessionBook`, which is `Sessions.book`, has their times and their context variables
-- `SessionInfo` is what is known of one, with its `BudgetStatus` and its `Period`; `SessionRun` is a
-  run in it, `EarlierRun` what the ledger has of that run, `KeptSnapshot` a saved state
+- `SessionInfo` is what is known of one, with its `BudgetStatus` and its `Period`
+- `SessionRun` is a run in it, `EarlierRun` what the ledger has of that run, `KeptSnapshot` a saved
+  state
 - `ExportedValues` are the values of variables as JSON
 - `open_snapshots` keeps the snapshots of a sandbox in a ledger's file, as `SessionImages`
 - the errors are `SessionNotFound`, `SessionBusy`, `SessionExpired`, `SessionNotKept`,
