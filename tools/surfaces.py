@@ -286,13 +286,27 @@ SURFACES = (
         "Make, list and remove sessions",
         "session new, session ls, session show, session rm",
         "Agent.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
-        "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun",
+        "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun sessions.EarlierRun "
+        "sessions.BudgetStatus",
         "guides/sessions.md",
     ),
     Surface(
-        "Let a session live longer",
+        "Give a session an end, or a later one",
         "session extend, session resume",
-        "sessions.SessionBook sessions.SessionBook.extend sessions.Sessions.resume",
+        "sessions.SessionBook sessions.Sessions.extend sessions.Sessions.resume "
+        "sessions.Sessions.set_expiry sessions.Period",
+        "guides/sessions.md",
+    ),
+    Surface(
+        "Pause a session, and end it for good",
+        "session pause, session terminate",
+        "sessions.Sessions.pause sessions.Sessions.terminate",
+        "guides/sessions.md",
+    ),
+    Surface(
+        "Bound what sessions keep on the disk",
+        "session prune",
+        "sessions.Sessions.oldest sessions.Sessions.disk_bytes",
         "guides/sessions.md",
     ),
     Surface(

@@ -111,8 +111,8 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     can do that.
 
     `session_token` is a token of the bridge (`Bridge.issue`), which the program finds in the
-    environment. It opens the bridge of one session, and is never the id of a session, which is no
-    secret. `recursion_depth` is where a run that the program starts, in a process of its own,
+    environment. It opens the bridge of one session. The id of a session is refused as a token: it
+    is no secret. `recursion_depth` is where a run that the program starts, in a process of its own,
     begins to count: the number of runs above that one.
 
     Raises `InvalidLimit` for a limit that is not a whole number, or is negative, and `UsageError`
