@@ -182,7 +182,12 @@ SURFACES = (
         Reason("It is a tour for a person, of what the other rows have."),
         "start.md",
     ),
-    Surface("Follow a run while it happens", "inspect --follow", "follow", "guides/resume.md"),
+    Surface(
+        "Follow a run while it happens",
+        "inspect --follow",
+        "follow stream Agent.stream Agent.start Agent.astart",
+        "guides/resume.md",
+    ),
     Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
     # -- models ------------------------------------------------------------------------------------
     Surface(

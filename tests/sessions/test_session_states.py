@@ -326,8 +326,8 @@ def test_those_that_were_used_longest_ago_are_offered(sessions: Sessions, clock:
 
 
 def test_the_limit_comes_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tallystick.Session(ledger=MemoryLedger(), config=None) as client:
+    with tallystick.Agent(ledger=MemoryLedger(), config=None) as client:
         assert client.sessions.bytes_max == 2_048 * 2**20
     monkeypatch.setenv("TALLYSTICK_SESSION_MB", "3")
-    with tallystick.Session(ledger=MemoryLedger()) as client:
+    with tallystick.Agent(ledger=MemoryLedger()) as client:
         assert client.sessions.bytes_max == 3 * 2**20
