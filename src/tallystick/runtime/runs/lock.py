@@ -59,11 +59,13 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     folder = ledger.lock_folder
     if folder is None:
         running = _IN_MEMORY.setdefault(ledger, {})
-        running[run] = _Requests()
+        outer = running.setdefault(run, mine := _Requests()) is not mine
         try:
             yield False
         finally:
-            running.pop(run, None)
+            # Nothing is locked, so the same run may be here twice.
+            if not outer:
+                running.pop(run, None)
         return
     if not is_ulid(run):
         raise RunNotFound(run=run)
