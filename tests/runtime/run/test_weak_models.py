@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,7 @@ from tests.core.machine.test_machine import finished, replied
 from tests.core.machine.test_suspect_answer import begun, over
 from tests.inputs.test_nearest import FACT, QUESTION, RIVAL, chronicle
 
-from tallystick.agent.options import AskedAnswer
-from tallystick.client import Session
+from tallystick.agent.engine import Engine
 from tallystick.core.machine.machine import advance
 from tallystick.core.machine.prompt import TEMPLATE, opening
 from tallystick.core.machine.state import Phase
@@ -126,13 +124,12 @@ def test_a_position_is_asked_about_once_and_replays(sandbox: WasmSandbox) -> Non
 def test_a_run_without_a_help_records_so_and_replays(
     sandbox: WasmSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = Session._request
+    plain = Engine.request
 
-    def with_one(self: Session, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:
-        asked, request = plain(self, *arguments, **options)
-        return asked, dataclasses.replace(request, aids=("line",))
+    def with_one(self: Engine, *arguments: Any, **options: Any) -> RunRequest:
+        return plain(self, *arguments, **options, aids=("line",))
 
-    monkeypatch.setattr(Session, "_request", with_one)
+    monkeypatch.setattr(Engine, "request", with_one)
     run = played(
         sandbox, [block("FINAL(4180)"), block("print(len(context))"), block("FINAL(4180)")]
     )

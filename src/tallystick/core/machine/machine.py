@@ -343,8 +343,8 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
     )
     state = msgspec.structs.replace(state, rebound=rebound)
     # The first program of a reply repeated: the reply leaves the prompt, and what follows in it is
-    # not run, since it builds on that program. With the values of its line in view, a model can mend
-    # its program; without, it copies it.
+    # not run, since it builds on that program. With the values of its line in view, a model can
+    # mend its program; without them, it copies it.
     afresh = repeated and state.part == 1 and not same_line
     if same_line and event.failure is not None:
         message = prompt.failed_again(event.failure, part=message.part)
