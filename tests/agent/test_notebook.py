@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
-from typing import Any
 
 import pytest
-
 from tests.agent.test_agent import agent_of
 
 CELLS = [
@@ -20,39 +19,55 @@ CELLS = [
     "len([event async for event in agent.stream('x', strategy='code')]) > 3",
     "run",
     "agent.close()\n"
-    "import threading\n[each.name for each in threading.enumerate() if each.name.startswith('tally')]",
+    "import threading\n"
+    "[each.name for each in threading.enumerate() if each.name.startswith('tally')]",
 ]
+
+
+# Runs each cell in a kernel, and prints what it shows. Anything that a cell prints is an error. In a
+# process of its own, because the client of a kernel leaves its sockets open.
+DRIVER = """
+import json, sys
+from jupyter_client.manager import start_new_kernel
+
+kernel, client = start_new_kernel(kernel_name="python3")
+shown = []
+try:
+    for cell in json.loads(sys.argv[1]):
+        data = {}
+
+        def output(message):
+            content = message["content"]
+            assert message["msg_type"] not in ("error", "stream"), content
+            if message["msg_type"] == "execute_result":
+                data.update(content["data"])
+
+        client.execute_interactive(cell, timeout=120, output_hook=output)
+        shown.append(data)
+finally:
+    client.stop_channels()
+    kernel.shutdown_kernel(now=True)
+print(json.dumps(shown))
+"""
 
 
 @pytest.mark.slow
 def test_a_real_kernel_runs_plain_and_awaited_calls_and_shows_a_run_as_a_table() -> None:
-    manager: Any = pytest.importorskip("jupyter_client.manager", reason="no jupyter_client here")
+    pytest.importorskip("jupyter_client", reason="no jupyter_client here")
     pytest.importorskip("ipykernel", reason="no ipykernel here")
-    kernel, client = manager.start_new_kernel(kernel_name="python3")
-    try:
-        shown = [_shown(client, cell) for cell in CELLS]
-    finally:
-        client.stop_channels()
-        kernel.shutdown_kernel(now=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(CELLS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
     texts = [each.get("text/plain") for each in shown]
     assert texts[2:5] == ["42", "42", "True"]
     assert shown[5]["text/html"].startswith("<table>")
-    assert "tally-loop" not in str(texts[6])
-
-
-def _shown(client: Any, cell: str) -> dict[str, str]:
-    """Run a cell, and return what it shows. Anything that it prints is an error."""
-    shown: dict[str, str] = {}
-
-    def output(message: Any) -> None:
-        content = message["content"]
-        assert message["msg_type"] not in ("error", "stream"), content
-        if message["msg_type"] == "execute_result":
-            shown.update(content["data"])
-
-    client.execute_interactive(cell, timeout=120, output_hook=output)
-    return shown
+    assert "tally-loop" not in texts[6]
 
 
 def test_a_call_in_a_thread_of_its_own_leaves_nothing_behind() -> None:
@@ -92,9 +107,10 @@ def test_trio_calls_an_agent_in_a_thread() -> None:
 
 
 def test_importing_the_package_imports_nothing_that_costs() -> None:
-    asked = "import sys; before = set(sys.modules); import tallystick; print(*set(sys.modules) - before)"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", asked], capture_output=True, text=True, check=True
+    asked = (
+        "import sys; before = set(sys.modules); import tallystick\n"
+        "print(*set(sys.modules) - before)"
     )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
 
     assert {"typing", "re", "msgspec", "asyncio"}.isdisjoint(done.stdout.split())
