@@ -24,8 +24,8 @@ CELLS = [
 ]
 
 
-# Runs each cell in a kernel, and prints what it shows. Anything that a cell prints is an error. In a
-# process of its own, because the client of a kernel leaves its sockets open.
+# Runs each cell in a kernel, and prints what it shows. Anything that a cell prints is an error. It
+# is a process of its own, because the client of a kernel leaves its sockets open.
 DRIVER = """
 import json, sys
 from jupyter_client.manager import start_new_kernel
