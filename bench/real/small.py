@@ -54,25 +54,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     server = Server(url=given.url, model=given.model, key=os.environ.get(given.key_env, ""))
-    kept = KeptReplies(Path(given.kept))
+    kept = KeptReplies(Path(given.kept), alone=given.only_kept)
     facts = about("tallystick", ours.VERSION, server, _ALLOWED)
     facts |= {"seeds": seeds, "load_at_start": os.getloadavg()[0]}
     rows: dict[str, list[Row]] = {name: [] for name in chosen}
+    alike: dict[str, list[Row]] = {}
+    left_out: set[tuple[str, int]] = set()
     print(header_line())
     # By seeds, so that an interrupted measurement has whole ones.
     for seed in seeds:
         for name in chosen:
             run = ours.runner(server, _ALLOWED, kept=kept, aids=CONFIGURATIONS[name])
             for task in tasks_of(seed, names):
-                rows[name].append(Row(runtime=name, task=task, outcome=run(task)))
-                print(row_line(rows[name][-1]), flush=True)
+                missed = kept.missed
+                row = Row(runtime=name, task=task, outcome=run(task))
+                if kept.alone and kept.missed > missed:
+                    left_out.add((task.name, seed))
+                    continue
+                rows[name].append(row)
+                print(row_line(row), flush=True)
         facts |= {
+            "not_measured": sorted(f"{name} {number}" for name, number in left_out),
             "load_at_end": os.getloadavg()[0],
             "replies_served_from_the_file": kept.served,
             "seconds_of_the_model_for_those": round(kept.seconds),
         }
-        _write(Path(given.out), facts, rows)
-    print("\n" + "\n".join(line for held in rows.values() for line in total_lines(held)))
+        # A task that one configuration lacks is counted for none: they would not be alike.
+        alike = {
+            name: [row for row in held if (row.task.name, row.task.seed) not in left_out]
+            for name, held in rows.items()
+        }
+        _write(Path(given.out), facts, alike)
+    print("\n" + "\n".join(line for held in alike.values() for line in total_lines(held)))
     print(f"written to {given.out}")
     return 0
 
@@ -102,6 +115,7 @@ def markdown(results: Mapping[str, Any]) -> str:
         f"commit {results['commit']}, seeds {', '.join(map(str, results['seeds']))}; at most "
         f"{results['limits']['turns']} turns of {results['limits']['reply_tokens']} tokens. "
         "Written by `bench/real/small.py`.",
+        *_left_out(results.get("not_measured", [])),
         "",
         f"| solved | {' | '.join(held)} |",
         f"| --- |{' ---: |' * len(held)}",
@@ -112,6 +126,13 @@ def markdown(results: Mapping[str, Any]) -> str:
     lines.append(f"| **all kinds** | {' | '.join(_share(rows) for rows in held.values())} |")
     lines += ["", *_costs(held)]
     return "\n".join(lines) + "\n"
+
+
+def _left_out(named: Sequence[str]) -> list[str]:
+    """Return a paragraph about runs that were not measured, if there are some."""
+    if not named:
+        return []
+    return ["", f"Not measured, and not counted: {', '.join(named)}."]
 
 
 def _share(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -152,6 +173,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tasks", default="", help="names; those of SMALL in tasks.py unless told")
     parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
     parser.add_argument("--kept", required=True, help="file of replies, outside of the repository")
+    parser.add_argument(
+        "--only-kept", action="store_true", help="ask no model: leave out what has no kept replies"
+    )
     parser.add_argument("--out", default=str(_RESULTS))
     return parser
 

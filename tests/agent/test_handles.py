@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from typing import Any
 
 import pytest
 
 from tallystick import Agent, UsageError, follow
+from tallystick.agent.handle import Handle
 from tallystick.interop.trajectory_events import QueryComplete, SessionStart
 from tallystick.ledger import MemoryLedger
 from tallystick.model import ScriptedModel
@@ -59,6 +61,26 @@ def test_a_handle_waits_follows_and_returns_the_result() -> None:
     assert isinstance(events[0], SessionStart)
     assert isinstance(events[-1], QueryComplete)
     assert later == events[2:]
+
+
+def test_a_run_that_has_hardly_begun_can_be_stopped() -> None:
+    model = Paused("FINAL('late')")
+    with agent_of(model) as agent:
+        handle = agent.start("x", strategy="code")
+        handle.stop()
+        model.go.set()
+
+        assert handle.result(30).stop == "cancelled"
+
+
+def test_a_timeout_inside_of_a_run_is_not_taken_for_one_of_the_wait() -> None:
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_exception(TimeoutError("the disk does not answer"))
+    engine: Any = None
+    handle = Handle[str](None, engine, "0199", future, lambda run: run)
+
+    with pytest.raises(TimeoutError, match="the disk does not answer"):
+        handle.result()
 
 
 def test_a_run_that_is_stopped_is_cancelled_on_record_and_resumed() -> None:

@@ -93,6 +93,18 @@ def test_a_failure_is_not_kept(upstream: Upstream, tmp_path: Path) -> None:
         assert ask(meter, "a") == 2
 
 
+def test_alone_the_file_refuses_what_it_does_not_have(upstream: Upstream, tmp_path: Path) -> None:
+    with Meter(upstream.server, seconds=20, kept=KeptReplies(tmp_path / "kept.db")) as meter:
+        ask(meter, "a")
+    alone = KeptReplies(tmp_path / "kept.db", alone=True)
+    with Meter(upstream.server, seconds=20, kept=alone) as meter:
+        assert ask(meter, "a") == 1
+        with pytest.raises(urllib.error.HTTPError):
+            ask(meter, "b")
+
+    assert (upstream.asked, alone.missed) == (1, 1)
+
+
 def test_without_a_file_every_request_reaches_the_model(upstream: Upstream) -> None:
     with Meter(upstream.server, seconds=20) as meter:
         assert [ask(meter, "a"), ask(meter, "a")] == [1, 2]

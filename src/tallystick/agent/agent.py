@@ -271,8 +271,8 @@ class Agent:
     def start(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
         """Start a run, and return at once with a handle to follow it, stop it and wait for it.
 
-        The arguments are those of `run`. Raise `UsageError` if the request is wrong; other errors
-        are raised by `Handle.result`.
+        The arguments are those of `run`. Raise `UsageError` if the request is wrong or the agent is
+        closed, and `TypeError` for an unknown option. `Handle.result` raises other errors.
         """
         asked, request = self._request(goal, answer, options, of="start")
         return self._started(asked, request, None)
@@ -332,7 +332,8 @@ class Agent:
         The run starts with the loop. Each event was recorded before it is shown. With `deltas`, the
         text of replies is among them while it comes, as `TextDelta`s: the recorded reply is what
         counts. Leaving the loop early stops the run, which is recorded. `Stream.run` is the result
-        after the loop. The other arguments are those of `run`.
+        after the loop. The other arguments are those of `run`. Raise `UsageError` if the request is
+        wrong, and `TypeError` for an unknown option; the loop raises other errors.
         """
         asked, request = self._request(goal, answer, options, of="stream")
         return Stream(lambda loop: self._started(asked, request, loop, deltas=deltas))
@@ -706,7 +707,8 @@ class Agent:
     ) -> tuple[str, Decided] | None:
         """Return the run to resume, and the decision that is bound to what waits in it.
 
-        Return None if the process of the run waits for the decision: it has it then.
+        Return None if the process of the run waits for the decision: it has it then. Raise what
+        `pending`, `bind` and `submit` raise.
         """
         from tallystick.live.decide import bind, pending, submit
         from tallystick.live.stop import person_here

@@ -34,7 +34,10 @@ class Chat:
 
     @property
     def session(self) -> str:
-        """The id of its session. The first use makes it, or raises `SessionNotFound`."""
+        """The id of its session. The first use makes or finds it.
+
+        Then it raises what `Sessions.find` does; for a new one, `SessionsFull`.
+        """
         if self._session is None:
             sessions = self._agent.sessions
             found = sessions.new().id if self._named is None else sessions.find(self._named)

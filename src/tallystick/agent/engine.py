@@ -159,7 +159,8 @@ class Engine:
         """The sessions of the ledger.
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
-        What they may keep on the disk is set by the configuration.
+        What they may keep on the disk is set by the configuration. Raise the errors of
+        `load_settings`.
         """
         sessions = self.stores.sessions
         sessions.bytes_max = self.settings.settings.session_bytes
@@ -217,7 +218,8 @@ class Engine:
     ) -> RunRequest:
         """Return the request for a run. Settings that it lacks come from the configuration.
 
-        Raise `UsageError` if the request is wrong, or if this object is closed.
+        Raise `UsageError` if the request is wrong, or if this object is closed, and the errors of
+        `load_settings`.
         """
         from tallystick.core.machine.answer import schema_text
         from tallystick.runtime.run.assembly import RunRequest
@@ -297,7 +299,10 @@ class Engine:
         *,
         run: str | None = None,
     ) -> Run:
-        """Run a goal to its end. `run` is the id of a new run, made here if there is none."""
+        """Run a goal to its end. `run` is the id of a new run, made here if there is none.
+
+        Raise what `context`, `enter_session` and `start` raise.
+        """
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.start import start
         from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
@@ -485,7 +490,7 @@ class Engine:
 
 
 def _keeps_attachments(ledger: Ledger | str | os.PathLike[str] | None) -> bool:
-    """Return True if a ledger is in a file, or will be, so that attachments are kept beside it."""
+    """Return True if a ledger keeps attachments itself: in a file, or at a place to be opened."""
     return ledger is None or isinstance(ledger, str | os.PathLike) or is_in_file(ledger)
 
 
@@ -532,7 +537,7 @@ class _Leases:
 def _checked_depth(asked: int | None) -> int:
     """Return the number of runs above a new one: as asked, or those above this place.
 
-    Raise `InvalidLimit` for what is no whole number from 0 up.
+    Raise `InvalidLimit` for what is no whole number from 0 up, and the errors of `depth_here`.
     """
     if asked is None:
         from tallystick.runtime.calls.functions import depth_here

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import RunNotFound, UsageError
 
 if TYPE_CHECKING:
     from tallystick.agent.engine import Engine
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # How long a stop waits for the run to record its end.
 _STOP_SECONDS = 5.0
+# How long it waits before it looks again.
+_LOOK_SECONDS = 0.02
 
 
 class Handle(Generic[T]):
@@ -78,17 +80,27 @@ class Handle(Generic[T]):
     def stop(self, *, by: str | None = None) -> None:
         """Stop the run: it ends as cancelled, and can be resumed. `by` is recorded.
 
-        Return when it has ended, or after 5 seconds. A run that has ended stays as it is.
+        Return when it has ended. One that does not end in 5 seconds is cancelled in this process,
+        which is not waited for. A run that has ended stays as it is.
         """
-        if self.done:
-            return
+        give_up = time.monotonic() + _STOP_SECONDS
+        asked = False
+        while not self.done and (left := give_up - time.monotonic()) > 0:
+            # A run that has not begun yet cannot be asked.
+            asked = asked or self._ask_to_stop(by, left)
+            self.wait(_LOOK_SECONDS)
+        if not self.done:
+            self._future.cancel()
+
+    def _ask_to_stop(self, by: str | None, seconds: float) -> bool:
+        """Ask the run to stop, and wait for that. Return False if nothing works on it now."""
         from tallystick.live.stop import stop
 
-        # The run ended in between, or has not begun.
-        with contextlib.suppress(UsageError):
-            stop(self._id, by=by, wait=_STOP_SECONDS, ledger=self._engine.ledger)
-        if not self.wait(_STOP_SECONDS):
-            self._future.cancel()
+        try:
+            stop(self._id, by=by, wait=seconds, ledger=self._engine.ledger)
+        except (RunNotFound, UsageError):
+            return False
+        return True
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the run has ended, `timeout` seconds at most. Return True if it has."""
@@ -100,13 +112,15 @@ class Handle(Generic[T]):
 
         Raise what `Agent.run` raises, and `TimeoutError` after `timeout` seconds.
         """
-        try:
-            return self._finish(self._future.result(timeout))
-        except concurrent.futures.TimeoutError:
-            raise TimeoutError(f"run {self._id} is still running after {timeout} s") from None
+        if not self.wait(timeout):
+            raise TimeoutError(f"run {self._id} is still running after {timeout} s")
+        return self._finish(self._future.result())
 
     async def aresult(self) -> Run[T]:
-        """Wait for the run as `result` does, for callers that await. A cancel leaves it running."""
+        """Wait for the run as `result` does, for callers that await, and raise what it raises.
+
+        A cancel leaves the run running.
+        """
         return self._finish(await asyncio.shield(asyncio.wrap_future(self._future)))
 
     async def astop(self, *, by: str | None = None) -> None:

@@ -120,7 +120,8 @@ class AgentModels:
     def of(self, name: str | None) -> Model:
         """Return a model by its name; the agent's own for None.
 
-        Raise `UsageError` if the name cannot be opened, or if there is no own model.
+        Raise `UsageError` if the name cannot be opened, or if there is no own model, and the errors
+        of `load_settings`.
         """
         with self._guard:
             if name is None or (self._own is not None and self._own.name == name):
@@ -203,7 +204,10 @@ class AgentModels:
         return opened
 
     def _full_name(self, name: str) -> str:
-        """Return the name that a run records for a model, by the aliases of the settings."""
+        """Return the name that a run records for a model, by the aliases of the settings.
+
+        Raise the errors of `load_settings`.
+        """
         from tallystick.settings.models import recorded_name
 
         return recorded_name(name, self._settings.settings)

@@ -147,7 +147,9 @@ def _of_run(event: QueryStart | QueryComplete) -> str:
         answer = "" if event.result is None else f"  {_short(event.result)}"
         return f"ended     {event.stop}{answer}"
     goal = "" if event.goal is None else f"  {_short(event.goal)}"
-    decided = "" if event.decision is None else f"  {event.decision} by {plain(event.by or '')}"
+    decided = ""
+    if isinstance(event.decision, str) and isinstance(event.by, str):
+        decided = f"  {event.decision} by {plain(event.by)}"
     return f"{event.begun:<9} run {plain(event.query)}{goal}{decided}"
 
 

@@ -7,6 +7,7 @@
     │   ├── InvalidName           a name that may not be used
     │   └── SnapshotExists        a snapshot of that name is there
     ├── Refused               policy said no, and it is not a fault
+    │   ├── CallDenied            a person denied a call of a program
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   │   └── SkillToolDenied       a function that a loaded skill does not name
     │   ├── InvalidSessionState   the session cannot do that in the state it is in

@@ -132,6 +132,7 @@ _OURS = {
     "query": "LlmCallFailed",
     "refused": "NotSupported",
     "refused.budget": "TokenBudgetExceeded",
+    "refused.denied": "NotSupported",
     "refused.code_mode": "ExecutionFailed",
     "refused.code_mode.empty": "CommandParseFailed",
     "refused.code_mode.fuel": "TokenBudgetExceeded",
@@ -146,6 +147,7 @@ _OURS = {
     "usage": "ConfigError",
     "usage.recall_program": "CommandParseFailed",
     "usage.snapshot_exists": "SnapshotCreationFailed",
+    "waiting": "NotSupported",
 }
 # The row for the dimension of a budget. The table has three kinds; any dimension but time and depth
 # counts as tokens.

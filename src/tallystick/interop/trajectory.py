@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, assert_never
 
+import msgspec
+
 from tallystick.attachments.port import AttachmentError, Store
 from tallystick.core.chain import Sealed, time_of
 from tallystick.core.errors import (
@@ -571,13 +573,14 @@ class Trajectory:
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id
         run.model = model or run.model
-        decided = None if isinstance(record, RunForked) else record.decision
+        # Left out where nothing was decided: older readers know no such field.
+        word = record if isinstance(record, RunResumed) and record.decision is not None else None
         return QueryStart(
             **run.at(entry, said=record.at),
             query=entry.run,
             begun="forked" if isinstance(record, RunForked) else "resumed",
-            decision=decided,
-            by=None if isinstance(record, RunForked) or decided is None else record.by,
+            decision=msgspec.UNSET if word is None else word.decision or msgspec.UNSET,
+            by=msgspec.UNSET if word is None else word.by,
             parent_query=run.parent,
             model=model,
             limits=record.limits,

@@ -222,8 +222,8 @@ class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
     model: str | None = None
     limits: RunLimits | None = None
     contexts: tuple[GivenText, ...] = ()
-    decision: PersonDecision | None = None
-    by: str | None = None
+    decision: PersonDecision | msgspec.UnsetType = msgspec.UNSET
+    by: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class LlmCall(_Event, frozen=True, kw_only=True, tag="llm_call"):

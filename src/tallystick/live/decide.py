@@ -73,7 +73,7 @@ def submit(ledger: Ledger, found: Pending, decided: Decided) -> None:
     """Leave a bound decision for the process in which a call waits for it.
 
     If no process works on the run, it is left for the next one that resumes it. Raise `UsageError`
-    if somebody else has decided meanwhile.
+    if somebody else has decided meanwhile, and what `submit_decided` raises.
     """
     waiting = {each.sha256 for each in found.waits}
 

@@ -352,7 +352,7 @@ def read_model_names(data: bytes) -> tuple[str, ...]:
 
 
 def table_of(text: str) -> dict[str, object]:
-    """Return the table of a setting that is JSON text."""
+    """Return the table of a setting, which was checked to be one as JSON; {} for ""."""
     found = read_json(text) if text else {}
     assert isinstance(found, dict)
     return found

@@ -597,7 +597,8 @@ class SessionBook:
     def set_period(self, session: str, period: Period | None) -> SessionInfo:
         """Let a session last for a period from now, or with None without an end. Return it.
 
-        It may have expired, and can be used then. No extension counts. Raise `InvalidLimit` for a
+        It may have expired, and can be used then. One that is paused stays so, and the whole period
+        is left when it is resumed. No extension counts. Raise `InvalidLimit` for a
         period that is not allowed, and `InvalidSessionState` if it was terminated, or has a name.
         """
         with self._store.writing() as rows:

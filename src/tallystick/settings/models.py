@@ -78,7 +78,8 @@ def recorded_name(name: str, settings: Settings) -> str:
 def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
     """Return the endpoint of a provider's model, with its key.
 
-    Raise `UsageError` if the provider has no usable address, or needs a key that is not set.
+    Raise `UsageError` if the provider has no usable address, or needs a key or a variable that is
+    not set or cannot be sent.
     """
     provider = named.provider
     if provider.fault:

@@ -38,8 +38,8 @@ _KEY_HEADERS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "prox
 def header_table(given: Mapping[str, object]) -> str:
     """Return headers as JSON text. A value `$NAME` stands for a variable of the environment.
 
-    Raise `UsageError` for a name that is set elsewhere, for a key that is written out, and for a
-    value that is no line of ASCII.
+    Raise `UsageError` for a name that is set elsewhere or is none, for a key that is written out,
+    for a value that is no line of ASCII, and for too many.
     """
     found: dict[str, str] = {}
     for name, value in given.items():
@@ -58,7 +58,10 @@ def header_table(given: Mapping[str, object]) -> str:
 
 
 def query_table(given: Mapping[str, object]) -> str:
-    """Return a query as JSON text. Raise `UsageError` for a name or a value that is no text."""
+    """Return a query as JSON text.
+
+    Raise `UsageError` for a name or a value that is no text, and for too many.
+    """
     for name, value in given.items():
         if not _QUERY.fullmatch(name) or not isinstance(value, str) or not value.isprintable():
             raise UsageError(f"the query {name[:80]!r} needs a name and a line of text")
@@ -68,7 +71,8 @@ def query_table(given: Mapping[str, object]) -> str:
 def body_table(given: Mapping[str, object]) -> str:
     """Return fields of a body as JSON text.
 
-    Raise `UsageError` for one that is set by each request, or could raise its cost.
+    Raise `UsageError` for one that is set by each request or could raise its cost, for a value
+    that JSON has not, and for too many.
     """
     for name in given:
         if name in _OUR_FIELDS:

@@ -333,6 +333,27 @@ def test_a_block_of_another_log_is_not_used(tmp_path: Path) -> None:
             assert found(made)[:3] == expected[:3]  # type: ignore[index]
 
 
+def test_codes_of_vectors_are_read_by_the_first_who_needs_them(tmp_path: Path) -> None:
+    clock = Clock()
+    with filled(tmp_path, clock) as memory, small_blocks(small=5, large=10), low_limits():
+        world = World(memory, clock)
+        world.do(("model", 0, 0, 0))
+        world.embed(12)
+        index, embedder = StandingIndex(memory), world.embedder()
+        assert embedder is not None
+        index.keep()
+
+        asked(memory, index)
+        assert index._held.codes is None
+        asking = Asking(agent_id="ada", as_of=memory.head().count, at=clock.now)
+        made = recall(memory, "tea 3", asking, key=KEY, embedder=embedder, index=index)
+        assert index._held.codes is not None
+        again = recall(memory, "tea 3", asking, key=KEY, embedder=embedder)
+
+        assert made.hits == again.hits
+        assert any(name == "dense" for hit in made.hits for name, _ in hit.lanes)
+
+
 # -- erasure -----------------------------------------------------------------------------------
 
 

@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from tests.runtime.calls.child_models import WIDE, opened, says, tree
 
-from tallystick import RunLimits
-from tallystick.client import Session
+from tallystick import Agent, RunLimits, tool
 from tallystick.core.budget.amount import BudgetExhausted
 from tallystick.core.errors import UsageError
 from tallystick.core.records import ChildBegun, RunStarted, depth_of
 from tallystick.ledger import MemoryLedger
-from tallystick.runtime.calls.functions import depth_here, host_function
+from tallystick.runtime.calls.functions import depth_here
 from tallystick.runtime.runs.history import records_of, whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
@@ -64,7 +63,7 @@ def test_beyond_its_limit_a_run_is_refused_and_nothing_is_recorded(sandbox: Wasm
 def test_a_run_that_a_tool_starts_is_below_the_run_that_called_it(sandbox: WasmSandbox) -> None:
     again: list[Any] = []
 
-    @host_function()
+    @tool
     def ask_again() -> str:
         """Run the same goal."""
         try:
@@ -72,11 +71,11 @@ def test_a_run_that_a_tool_starts_is_below_the_run_that_called_it(sandbox: WasmS
         except BudgetExhausted as error:
             return f"refused: {error.dimension}"
 
-    session = Session(
+    session = Agent(
         model=says("FINAL(ask_again())"),
         ledger=MemoryLedger(),
         sandbox=sandbox,
-        functions=[ask_again],
+        tools=[ask_again],
     )
     again.append(session)
 

@@ -252,7 +252,11 @@ def deny_command(every: bool, because: str, **given: Any) -> int:  # noqa: ANN40
 def _decide(
     given: dict[str, Any], *, decision: PersonDecision, every: bool, because: str = ""
 ) -> int:
-    """Show what waits, and decide about it. Raise what `pending`, `bind` and `resume_run` raise."""
+    """Show what waits, decide about it, and continue the run; return the exit code.
+
+    If a call waits in a running process, or the run needs functions of a program, the decision is
+    left for that. Raise what `pending`, `bind`, `submit` and `resume_run` raise.
+    """
     ledger = open_stores(ledger_path()).ledger
     found = pending(ledger, given.pop("run"))
     decided = bind(found, Decided(decision=decision, by=person_here(), because=because, all=every))

@@ -119,14 +119,15 @@ def token_similarities(query: bytes, notes: Sequence[bytes], *, dimensions: int)
     return [best(query, note, dimensions) / share if note else 0.0 for note in notes]
 
 
-# The tokens of a passage, and how far the next one begins behind it: half of them overlap.
-_PASSAGE_TOKENS, _PASSAGE_STEP = 8, 4
+# A passage is two such pieces that follow each other, so that half of each two passages overlap.
+_PIECE_TOKENS = 4
 
 
 def passage_cosines(query: bytes, notes: Sequence[bytes]) -> list[float]:
     """Return for each note the cosine of a vector and the note's nearest passage.
 
-    A passage is the sum of the vectors of 8 tokens that follow each other. `notes` have the token
+    A passage is the sum of the vectors of 8 tokens that follow each other, beginning at every
+    fourth; the last one of a note may have fewer. `notes` have the token
     vectors of each note; without any, it gets 0. Raise `UsageError` if a length is not a multiple
     of that of the vector.
     """
@@ -134,46 +135,63 @@ def passage_cosines(query: bytes, notes: Sequence[bytes]) -> list[float]:
     if not asked or any(len(each) % len(asked) for each in notes):
         raise UsageError("token vectors of different models or lengths cannot be compared")
     size = math.sqrt(sum(map(operator.mul, asked, asked)))
-    sums = _passage_sums_numpy if has_numpy() else _passage_sums
-    # The products are whole numbers, so that every machine gets the same bits.
-    return [
-        max(
-            (dot / (size * math.sqrt(square)) for dot, square in sums(asked, note) if square),
-            default=0.0,
-        )
-        if size
-        else 0.0
-        for note in notes
-    ]
+    if not size:
+        return [0.0] * len(notes)
+    nearest = _nearest_passages_numpy if has_numpy() else _nearest_passages
+    held = [note for note in notes if note]
+    found = iter(nearest(asked, size, held) if held else ())
+    return [next(found) if note else 0.0 for note in notes]
 
 
-def _passage_sums_numpy(asked: Sequence[int], note: bytes) -> list[tuple[int, int]]:
-    """Return for each passage its product with a vector, and with itself."""
+def _nearest_passages_numpy(
+    asked: Sequence[int], size: float, notes: Sequence[bytes]
+) -> list[float]:
     import numpy as np
 
-    rows = np.frombuffer(note, dtype="i1").reshape(-1, len(asked)).astype(np.int64)
-    ends = np.vstack((np.zeros((1, len(asked)), dtype=np.int64), rows.cumsum(axis=0)))
-    begins = _passage_begins(len(rows))
-    passages = ends[[min(len(rows), at + _PASSAGE_TOKENS) for at in begins]] - ends[begins]
-    dots = passages @ np.array(asked, dtype=np.int64)
-    squares = (passages * passages).sum(axis=1)
-    return list(zip(dots.tolist(), squares.tolist(), strict=True))
+    width = len(asked) * _PIECE_TOKENS
+    firsts: list[int] = []
+    padded: list[bytes] = []
+    count = 0
+    for note in notes:
+        firsts.append(count)
+        padded.extend((note, bytes(-len(note) % width)))
+        count += -(-len(note) // width)
+    tokens = np.frombuffer(b"".join(padded), dtype="i1").reshape(count, _PIECE_TOKENS, len(asked))
+    sums = tokens[:, 0].astype(np.int16)
+    for each in range(1, _PIECE_TOKENS):
+        sums += tokens[:, each]
+    # Whole numbers far below 2 to the power of 53: sums of doubles are exact in any order.
+    pieces = sums.astype(np.float64)
+    dots = pieces @ np.array(asked, dtype=np.float64)
+    squares = np.einsum("ij,ij->i", pieces, pieces)
+    # Each piece with the next one, unless that is of another note. Slices and not index arrays:
+    # those would copy every piece twice.
+    inner = np.ones(count, dtype=np.bool_)
+    inner[[first - 1 for first in firsts]] = False
+    products = np.einsum("ij,ij->i", pieces[:-1], pieces[1:])
+    squares[:-1] += np.where(inner[:-1], squares[1:] + 2 * products, 0.0)
+    dots[:-1] += np.where(inner[:-1], dots[1:], 0.0)
+    cosines = np.zeros(len(dots))
+    np.divide(dots, size * np.sqrt(squares), out=cosines, where=squares > 0)
+    # The last piece of a note alone is no passage, unless the note has no other.
+    cosines[1:][inner[:-1] & ~inner[1:]] = -1.0
+    nearest: list[float] = np.maximum.reduceat(cosines, firsts).tolist()
+    return nearest
 
 
-def _passage_sums(asked: Sequence[int], note: bytes) -> list[tuple[int, int]]:
-    rows = _rows(note, len(asked))
+def _nearest_passages(asked: Sequence[int], size: float, notes: Sequence[bytes]) -> list[float]:
     found = []
-    for at in _passage_begins(len(rows)):
-        total = [sum(column) for column in zip(*rows[at : at + _PASSAGE_TOKENS], strict=True)]
-        found.append((sum(map(operator.mul, asked, total)), sum(map(operator.mul, total, total))))
+    for note in notes:
+        rows = _rows(note, len(asked))
+        nearest = -1.0
+        for at in range(0, max(1, len(rows) - _PIECE_TOKENS), _PIECE_TOKENS):
+            passage = rows[at : at + 2 * _PIECE_TOKENS]
+            total = [sum(column) for column in zip(*passage, strict=True)]
+            square = sum(map(operator.mul, total, total))
+            dot = sum(map(operator.mul, asked, total))
+            nearest = max(nearest, dot / (size * math.sqrt(square)) if square else 0.0)
+        found.append(nearest)
     return found
-
-
-def _passage_begins(tokens: int) -> list[int]:
-    """Return where the passages of a note begin; the last one ends with the note."""
-    last = max(0, tokens - _PASSAGE_TOKENS)
-    begins = list(range(0, last + 1, _PASSAGE_STEP))
-    return begins if not tokens or begins[-1] == last else [*begins, last]
 
 
 def _best_numpy(query: bytes, note: bytes, dimensions: int) -> int:

@@ -55,7 +55,10 @@ class Approvals:
         self.look = word.look
 
     def asks(self, name: str, request: bytes) -> bool:
-        """Return True if a call needs a person's word. Raise `UsageError` if a policy fails."""
+        """Return True if a call needs a person's word; False for a request that is no call.
+
+        Raise `UsageError` if a policy fails.
+        """
         own = self._asks.get(name, False)
         if own is True or (own is False and (self._policy is None or name not in self._asks)):
             return own is True

@@ -137,7 +137,7 @@ class _HostEffect:
 
     @cached_property
     def _refused(self) -> TallystickError | None:
-        """Return why the call may not be made, None if it may.
+        """Return why the call may not be made, None if it may. Note if it needs a person's word.
 
         Computed only for a new call: one that is on record was allowed then.
         """

@@ -141,7 +141,7 @@ class Journal:
 
     @property
     def cancelled_again(self) -> bool:
-        """True if a replay was cancelled where its record says that the run was."""
+        """True if a replay was cancelled where the record says the run was, or was in doubt."""
         ended = self._history.end
         return self._ends_again and ended is not None and ended.stop in ("cancelled", "in_doubt")
 

@@ -175,7 +175,10 @@ def request_stop(ledger: Ledger, run: str, *, by: str) -> bool:
 
 
 def stop_requested(ledger: Ledger, run: str) -> str | None:
-    """Return who asked for the stop of a run that this process works on; None if nobody did."""
+    """Return who asked for the stop of a run that this process works on; None if nobody did.
+
+    A request that cannot be read counts as none.
+    """
     folder = ledger.lock_folder
     if folder is None:
         requests = _IN_MEMORY.get(ledger, {}).get(run)
@@ -228,7 +231,7 @@ def submit_decided(
 def decided_left(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
     """Return the decision about one of these requests that was left for a run.
 
-    Return None if there is none, or one about another request.
+    Return None if there is none that can be read, or only one about another request.
     """
     folder = ledger.lock_folder
     if folder is None:

@@ -326,7 +326,7 @@ class SharedMappings:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the most bytes that a process has had in memory at a time; 0 if it is gone."""
+    """Return the most bytes that a process has had in memory at a time; 0 if it has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
         for line in file:
             if line.startswith(b"VmHWM:"):
