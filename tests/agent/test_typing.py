@@ -21,9 +21,12 @@ REFUSED = {
 
 
 @pytest.mark.slow
-def test_mypy_infers_the_values_of_runs_and_refuses_wrong_lines() -> None:
+def test_mypy_infers_the_values_of_runs_and_refuses_wrong_lines(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(PROGRAM)],
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--config-file=", str(PROGRAM)),
+            *("--cache-dir", str(tmp_path)),
+        ],
         capture_output=True,
         text=True,
         cwd=ROOT / "src",
