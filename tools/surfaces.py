@@ -310,13 +310,6 @@ SURFACES = (
         "guides/sessions.md",
     ),
     Surface(
-        "Pause, end and clean up sessions",
-        "session pause, session terminate, session prune",
-        "sessions.Sessions.pause sessions.Sessions.terminate sessions.BudgetStatus "
-        "sessions.EarlierRun sessions.Period",
-        "guides/sessions.md",
-    ),
-    Surface(
         "Set context variables",
         "session set",
         "sessions.SessionBook.set_variables",
@@ -453,7 +446,8 @@ SURFACES = (
     Surface(
         "Recall notes",
         "recall",
-        "Memory.recall Memory.score memory.Recalled memory.Filters memory.Profile",
+        "Memory.recall Memory.score memory.Recalled memory.Filters memory.Profile "
+        "memory.Profile.weighed",
         "guides/memory.md",
     ),
     Surface(
@@ -471,6 +465,30 @@ SURFACES = (
         "memory ls, memory show, memory stats",
         "memory.list_notes memory.Page Memory.note memory.Seen Memory.resolve "
         "memory.NoteCitation memory.memory_stats memory.MemoryStats",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Share notes with other agents",
+        "memory share",
+        "Memory.share Memory.unshare Memory.shares memory.Share memory.Permission",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Relate notes",
+        "memory relate",
+        "Memory.relate Memory.relations memory.Relation",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Keep one text in place of several notes",
+        "memory consolidate",
+        "Memory.consolidate",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Put away notes that hardly matter",
+        "memory decay",
+        "Memory.decay memory.Faded",
         "guides/memory.md",
     ),
     Surface(

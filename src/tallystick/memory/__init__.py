@@ -5,7 +5,10 @@ contract of this module; what else is in the package is internal.
 
 - `NewNote` is a note to keep: its `MemoryType`, `NoteScope` and `SourceType`; `Remembered` says
   what was done with it, and `Note` is a kept one
-- `Recalled` is the result of a recall; `Filters` choose notes, and `Seen` is one note as it stands
+- `Recalled` is the result of a recall; `Filters` choose notes, a `Profile` weighs the lanes of a
+  ranking, and `Seen` is one note as it stands
+- `Share` is a `Permission` of another agent on a note, `Relation` one between two notes, and
+  `Faded` are the notes that were put away by decay
 - `list_notes` returns a `Page` of notes, `memory_stats` counts them as `MemoryStats`, and
   `check_memory` checks the log and the receipts: `Checked`
 - `review_queue` lists each `Held` note, and `review` decides about one with a `Verdict`
@@ -98,7 +101,14 @@ if TYPE_CHECKING:
         read_export,
     )
     from tallystick.memory.memory import Faded
-    from tallystick.memory.note import MemoryType, NewNote, Note, NoteScope, Permission, SourceType
+    from tallystick.memory.note import (
+        MemoryType,
+        NewNote,
+        Note,
+        NoteScope,
+        Permission,
+        SourceType,
+    )
     from tallystick.memory.recall.recall import Recalled
     from tallystick.memory.recall.scope import Profile
     from tallystick.memory.recall.selection import Filters, Seen

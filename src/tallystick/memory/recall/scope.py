@@ -46,9 +46,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     words that are not in questions.
 
     Four lanes have weight 0 by default, because they help only some uses. `recency` halves every
-    `recency_half_life_hours`. `importance` is the note's own, and `decay` is what is left of it by
-    age and use (`Memory.score`). `related` goes out from the best ten notes along relations: half
-    at each of two steps, times the weight of the relation.
+    `recency_half_life_hours`. `importance` is the note's own; `decay` is what is left of it by age
+    and use (`Memory.score`). `related` goes out from the best ten notes along relations: half at
+    each of two steps, times the weight of the relation.
     """
 
     lexical: float = 1.0
