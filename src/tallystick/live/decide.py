@@ -87,7 +87,10 @@ def submit(ledger: Ledger, found: Pending, decided: Decided) -> None:
 
 
 def _check_shown(waiting: Waiting) -> None:
-    """Raise `UsageError` if a person would be shown another request than the one that waits."""
+    """Raise `UsageError` if a person would be shown another request than the one that waits.
+
+    One that is not recorded as text, or that was erased in part, is not checked.
+    """
     text = waiting.request
     if not text or REDACTED in text:
         return
