@@ -268,8 +268,12 @@ CHARGES: dict[str, tuple[str, str]] = {
     "host_calls": ("1", "echo(1)"),
     "output_bytes": ("1", "print('a')"),
 }
-ERRORS = {"kind": ("1 / 0", "[][1]"), "message": ("int('a')", "int('b')"),
-          "traceback": ("1 / 0", "\n\n1 / 0"), "line": ("one = 1\n1 / 0", "two = 2\n\n1 / 0 if two else 0")}  # fmt: skip
+ERRORS = {
+    "kind": ("1 / 0", "[][1]"),
+    "message": ("int('a')", "int('b')"),
+    "traceback": ("1 / 0", "\n\n1 / 0"),
+    "line": ("one = 1\n1 / 0", "two = 2\n\n1 / 0 if two else 0"),
+}
 CALLS = {
     "index": ("echo(1)", "echo(1)\necho(1)"),
     "name": ("echo(1)", "slow()"),
