@@ -40,7 +40,7 @@ def ran(world: World, made: Settings, *sources: str, **more: Any) -> tuple[Any, 
     with Session(
         model=model,
         functions=[look],
-        sandbox=PlainSandbox(),  # type: ignore[arg-type]
+        sandbox=PlainSandbox(),
         config=made,
         **options,
     ) as session:
@@ -74,7 +74,7 @@ def model_named(world: World, value: str) -> object:
     for name in ("one", "two"):
         (folder / name).write_text(json.dumps({"text": block(f"FINAL({name!r})")}) + "\n")
     with Session(
-        ledger=MemoryLedger(), sandbox=PlainSandbox(),  # type: ignore[arg-type]
+        ledger=MemoryLedger(), sandbox=PlainSandbox(),
         config=settings(world, model=f"scripted:{folder / value}"),
     ) as session:  # fmt: skip
         return session.run("?", strategy="code").answer

@@ -148,7 +148,7 @@ def named_model(world: World, value: str | None) -> object:
             Session(
                 model=ModelDouble(programs("FINAL('own')")),
                 models={"fake:other": ModelDouble(programs("FINAL('other')"), name="fake:other")},
-                sandbox=PlainSandbox(),  # type: ignore[arg-type]
+                sandbox=PlainSandbox(),
                 ledger=MemoryLedger(),
                 config=None,
             )
@@ -315,7 +315,7 @@ def client_of(**options: Any) -> Session:
     return Session(
         model=ModelDouble(programs(*TWO)),
         ledger=MemoryLedger(),
-        sandbox=PlainSandbox(),  # type: ignore[arg-type]
+        sandbox=PlainSandbox(),
         **options,
     )
 
@@ -395,7 +395,7 @@ def stolen(world: World, value: bool) -> object:
         run = ran(*TWO, ledger=ledger, limits=RunLimits(turns=1)).played.run.run
         with Session(
             model=ModelDouble(programs(*TWO)), ledger=ledger, config=None,
-            sandbox=PlainSandbox(),  # type: ignore[arg-type]
+            sandbox=PlainSandbox(),
         ) as session, lock_run(ledger, run):  # fmt: skip
             said = refused(lambda: session.resume(run, steal=value, limits=RunLimits(turns=5)))
     return said.replace(run, "RUN")
