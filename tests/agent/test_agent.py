@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
-import gc
 import inspect
 import subprocess
 import sys
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -388,15 +386,26 @@ def test_a_plain_call_works_inside_a_running_loop() -> None:
     assert asyncio.run(main()) == "inside"
 
 
+DROPPED = """
+import gc, tallystick, threading
+agent = tallystick.Agent(lambda messages: "1", ledger="memory:", config=None)
+agent.run("x", strategy="direct")
+before = [each.name for each in threading.enumerate()]
+del agent
+gc.collect()
+print("tally-loop" in before, "tally-loop" in [each.name for each in threading.enumerate()])
+"""
+
+
 def test_an_agent_that_is_dropped_leaves_no_thread() -> None:
-    agent = agent_of("FINAL(1)")
-    agent.run("x", strategy="code")
-    assert "tally-loop" in {each.name for each in threading.enumerate()}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", DROPPED],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
-    del agent
-    gc.collect()
-
-    assert "tally-loop" not in {each.name for each in threading.enumerate()}
+    assert (done.stdout, done.stderr) == ("True False\n", "")
 
 
 LEFT_OPEN = """

@@ -344,7 +344,8 @@ def test_codes_of_vectors_are_read_by_the_first_who_needs_them(tmp_path: Path) -
         index.keep()
 
         asked(memory, index)
-        assert index._held.codes is None
+        held = index._held
+        assert held.codes is None
         asking = Asking(agent_id="ada", as_of=memory.head().count, at=clock.now)
         made = recall(memory, "tea 3", asking, key=KEY, embedder=embedder, index=index)
         assert index._held.codes is not None
