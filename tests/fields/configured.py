@@ -39,13 +39,8 @@ def ran(world: World, made: Settings, *sources: str, **more: Any) -> tuple[Any, 
     options = {"pricing": PRICING, "ledger": MemoryLedger(), **more.pop("options", {})}
     with Agent(
         model=model,
-<<<<<<< HEAD
-        tools=[look],
-        sandbox=PlainSandbox(),  # type: ignore[arg-type]
-=======
         functions=[look],
         sandbox=PlainSandbox(),
->>>>>>> agent
         config=made,
         **options,
     ) as session:
@@ -78,13 +73,8 @@ def model_named(world: World, value: str) -> object:
     folder = world.fresh()
     for name in ("one", "two"):
         (folder / name).write_text(json.dumps({"text": block(f"FINAL({name!r})")}) + "\n")
-<<<<<<< HEAD
-    with Agent(
-        ledger=MemoryLedger(), sandbox=PlainSandbox(),  # type: ignore[arg-type]
-=======
     with Session(
         ledger=MemoryLedger(), sandbox=PlainSandbox(),
->>>>>>> agent
         config=settings(world, model=f"scripted:{folder / value}"),
     ) as session:  # fmt: skip
         return session.run("?", strategy="code").answer
