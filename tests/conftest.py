@@ -15,7 +15,7 @@ from hypothesis import settings
 from tests import descriptors
 from tests.wasm_session import TestSession, open_session
 
-from tallystick.client import Session
+from tallystick.agent.agent import Agent
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.settings.paths import cache_directory
 from tallystick.settings.schema import SETTINGS
@@ -71,19 +71,19 @@ def descriptors_closed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def sessions_closed(descriptors_closed: None) -> Iterator[None]:
-    """Close what a test leaves open: each session has a loop, with files of its own."""
-    made: list[Session] = []
-    original = Session.__init__
+    """Close what a test leaves open: each agent has a loop, with files of its own."""
+    made: list[Agent] = []
+    original = Agent.__init__
 
     # Wrapped, so that the signature is still that of the class.
     @functools.wraps(original)
-    def init(self: Session, *args: Any, **kwargs: Any) -> None:
+    def init(self: Agent, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         made.append(self)
 
-    Session.__init__ = init  # type: ignore[method-assign]
+    Agent.__init__ = init  # type: ignore[method-assign]
     yield
-    Session.__init__ = original  # type: ignore[method-assign]
+    Agent.__init__ = original  # type: ignore[method-assign]
     for each in made:
         each.close()
 

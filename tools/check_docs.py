@@ -80,7 +80,7 @@ def site_pages() -> list[Path]:
     """List the pages of the site whose prose is checked, decisions not included."""
     single = [
         DOCS / f"{name}.md"
-        for name in ("index", "start", "python", "glossary", "compare", "security")
+        for name in ("index", "start", "python", "moved", "glossary", "compare", "security")
     ]
     folders = [
         page

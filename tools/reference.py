@@ -210,6 +210,8 @@ MEANINGS = {
     "skills_require_signature": "Use only skills that a trusted signer signed.",
     "skills_budget": "Characters of the list of skills that the model is shown.",
     "memory": "The [memory](../guides/memory.md) that programs recall from.",
+    "session_mb": "MiB that all [sessions](../guides/sessions.md) together may keep on the disk. "
+    "Above it no session and no snapshot is made.",
 }
 PROVIDER_MEANINGS = {
     "dialect": "The wire format: chat completions (`openai`) or messages (`anthropic`).",
@@ -220,6 +222,10 @@ PROVIDER_MEANINGS = {
     "silence_seconds": "Time in which no byte comes.",
     "total_seconds": "Time for one attempt.",
     "stream": "False asks for a reply in one piece.",
+    "cache": "True has the provider keep the beginning of prompts, which costs less to read again.",
+    "headers": "A table of headers for each request. A value `$NAME` is that of a variable.",
+    "query": "A table of texts for the query of each address, such as `api-version`.",
+    "body": "A table of fields for each request, except those that a run sets or pays for.",
     "allow_plain_http": "True sends the key over http to an address outside private networks.",
 }
 

@@ -116,7 +116,8 @@ SURFACES = (
     Surface(
         "Run a goal",
         "run",
-        "run arun Agent Agent.run Agent.arun Agent.chat Agent.close Agent.aclose Run Charge",
+        "run arun Agent Agent.run Agent.arun Agent.start Agent.astart Agent.chat Agent.close "
+        "Agent.aclose Agent.engine Agent.capabilities Run Charge",
         "start.md",
     ),
     Surface(
@@ -125,12 +126,7 @@ SURFACES = (
         "Agent.run(inputs=) inputs.read_inputs inputs.given_text inputs.Input",
         "guides/ask-over-files.md",
     ),
-    Surface(
-        "Give programs tools",
-        OWN_CODE,
-        "tool effect_key Agent.capabilities Agent.engine",
-        "guides/tools.md",
-    ),
+    Surface("Give programs tools", OWN_CODE, "tool effect_key", "guides/tools.md"),
     Surface("Resume a run", "resume", "Agent.resume Agent.aresume", "guides/resume.md"),
     Surface(
         "Settle calls in doubt",
@@ -142,7 +138,7 @@ SURFACES = (
     Surface(
         "Decide about a program that waits",
         "approve, deny",
-        "Agent.resume(decision=)",
+        "Agent.approve Agent.aapprove Agent.deny Agent.adeny Agent.resume(decision=)",
         "guides/check-programs.md",
     ),
     Surface("Fork a run", "fork", "Agent.fork Agent.afork", "guides/fork-and-compare.md"),
@@ -186,7 +182,12 @@ SURFACES = (
         Reason("It is a tour for a person, of what the other rows have."),
         "start.md",
     ),
-    Surface("Follow a run while it happens", "inspect --follow", "follow", "guides/audit.md"),
+    Surface(
+        "Follow a run while it happens",
+        "inspect --follow",
+        "follow stream Agent.stream",
+        "guides/resume.md",
+    ),
     Surface("Stop a run of any process", "stop", "stop", "guides/resume.md"),
     # -- models ------------------------------------------------------------------------------------
     Surface(
@@ -285,13 +286,27 @@ SURFACES = (
         "Make, list and remove sessions",
         "session new, session ls, session show, session rm",
         "Agent.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
-        "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun",
+        "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun sessions.EarlierRun "
+        "sessions.BudgetStatus",
         "guides/sessions.md",
     ),
     Surface(
-        "Let a session live longer",
+        "Give a session an end, or a later one",
         "session extend, session resume",
-        "sessions.SessionBook sessions.SessionBook.extend sessions.Sessions.resume",
+        "sessions.SessionBook sessions.Sessions.extend sessions.Sessions.resume "
+        "sessions.Sessions.set_expiry sessions.Period",
+        "guides/sessions.md",
+    ),
+    Surface(
+        "Pause a session, and end it for good",
+        "session pause, session terminate",
+        "sessions.Sessions.pause sessions.Sessions.terminate",
+        "guides/sessions.md",
+    ),
+    Surface(
+        "Bound what sessions keep on the disk",
+        "session prune",
+        "sessions.Sessions.oldest sessions.Sessions.disk_bytes",
         "guides/sessions.md",
     ),
     Surface(
@@ -509,6 +524,24 @@ SURFACES = (
         "memory export, memory import",
         "memory.export_notes memory.read_export memory.import_notes memory.ExportedNotes "
         "memory.Imported",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Share notes with other agents",
+        "memory share",
+        "Memory.share Memory.unshare Memory.shares memory.Share memory.Permission",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Relate notes",
+        "memory relate",
+        "Memory.relate Memory.relations memory.Relation",
+        "guides/memory.md",
+    ),
+    Surface(
+        "Let notes fade, and put one in the place of several",
+        "memory decay, memory consolidate",
+        "Memory.decay memory.Faded Memory.consolidate",
         "guides/memory.md",
     ),
     Surface(

@@ -300,7 +300,8 @@ def _name_of(node: ast.stmt) -> str:
 
 
 def _is_dunder(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
+    # Notebooks call methods with one underscore at both ends.
+    return name.startswith("_") and name.endswith("_")
 
 
 def _constant(node: ast.stmt) -> str | None:

@@ -29,12 +29,15 @@ class KeptReplies:
     """Replies by the digest of the path and the whole body of their request.
 
     Several processes may use one file at once. Only replies with status 200 belong here: another
-    one may be gone at the next attempt.
+    one may be gone at the next attempt. With `alone`, the model is not asked for others: such a
+    request is refused, and counted in `missed`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, alone: bool = False) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        self.alone = alone
+        self.missed = 0
         self._guard = threading.Lock()
         self.served = 0
         # What the model took for the replies that were served, which a run without the file pays.
@@ -49,6 +52,8 @@ class KeptReplies:
                 "SELECT kind, reply, seconds FROM replies WHERE asked = ?", (_key(path, body),)
             ).fetchone()
         if row is None:
+            with self._guard:
+                self.missed += 1
             return None
         with self._guard:
             self.served += 1

@@ -103,6 +103,8 @@ class Meter:
         found = self._kept.find(path, body)
         if found is not None:
             return 200, *found
+        if self._kept.alone:
+            return 400, "application/json", b'{"error": {"message": "no such reply is kept"}}'
         began = time.monotonic()
         status, kind, reply = self._asked(path, body)
         if status == 200:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.metadata
 import tempfile
 import time
@@ -10,14 +11,12 @@ from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bench.real.kept import KeptReplies
 from bench.real.meter import Meter
 from bench.real.outcome import Allowed, Exchange, Outcome, Runner, Server
 from bench.real.task import Task
 
-from tallystick.agent.options import AskedAnswer
 from tallystick.client import Session
 from tallystick.core.charge import RunLimits
 from tallystick.core.records import AIDS, ProgramFinished, Record
@@ -26,7 +25,6 @@ from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.http import HttpModel
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 from tallystick.runtime.context.inputs import given_text
-from tallystick.runtime.run.assembly import RunRequest
 from tallystick.skills.skills import Skills
 
 __all__ = ["VERSION", "runner"]
@@ -71,19 +69,13 @@ class _Listened:
         await self._model.close()
 
 
-class _Switched(Session):
-    """A session whose runs have only some of the helps for weak models.
+def _switch(session: Session, aids: tuple[str, ...]) -> None:
+    """Give the runs of a session only some of the helps for weak models.
 
     No setting does that: nobody who is not measuring them has a use for it.
     """
-
-    def __init__(self, *, aids: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-        super().__init__(**options)
-        self._aids = aids
-
-    def _request(self, *arguments: Any, **options: Any) -> tuple[AskedAnswer, RunRequest]:  # noqa: ANN401
-        asked, request = super()._request(*arguments, **options)
-        return asked, replace(request, aids=self._aids)
+    engine = session._engine
+    engine.request = functools.partial(engine.request, aids=aids)  # type: ignore[method-assign]
 
 
 def runner(
@@ -122,8 +114,9 @@ def runner(
             model = _Listened(_model(asked))
             skills = stack.enter_context(_skills(task))
             session = stack.enter_context(
-                _Switched(aids=aids, model=model, ledger=MemoryLedger(), skills=skills)
+                Session(model=model, ledger=MemoryLedger(), skills=skills)
             )
+            _switch(session, aids)
             ended = session.run(
                 task.question,
                 inputs=inputs,

@@ -107,6 +107,7 @@ def stored(row: Row) -> dict[str, Any]:
         "detail": came.detail[:_STORED_CHARS],
         "turns": came.turns,
         "model_calls": len(came.exchanges),
+        "tokens_in_first": came.exchanges[0].tokens_in if came.exchanges else 0,
         "tokens_in": came.tokens_in,
         "tokens_out": came.tokens_out,
         "seconds": round(came.seconds, 1),

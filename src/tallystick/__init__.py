@@ -6,6 +6,7 @@ modules: `tallystick.attachments`, `.inputs`, `.interop`, `.ledger`, `.memory`, 
 `.sandbox`, `.sessions`, `.settings`, `.skills`, `.steps`, `.upkeep` and `.vocabulary`.
 
 - `run` runs one goal, and `arun` is for callers that await; a `Run` is the result
+- `stream` runs one goal and gives its events as they are recorded
 - `Agent` holds a model, tools and limits for any number of runs; `NoAnswer` says why a run has none
 - `tool` marks a function that programs may call; `effect_key` is the same for each attempt of one
 - `Budget` limits all runs of an agent together, `RunLimits` one run; a `Charge` is what was used
@@ -19,13 +20,14 @@ modules: `tallystick.attachments`, `.inputs`, `.interop`, `.ledger`, `.memory`, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tallystick.lazy_names import lazy_names
+
+# True for type checkers, which know this name. Importing it takes half of the time of a start.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from tallystick.agent.agent import Agent
-    from tallystick.agent.quick import arun, run
+    from tallystick.agent.quick import arun, run, stream
     from tallystick.core.budget.amount import Budget
     from tallystick.core.charge import Charge, RunLimits
     from tallystick.core.errors import (
@@ -76,6 +78,7 @@ __all__ = [
     "run",
     "step",
     "stop",
+    "stream",
     "tool",
 ]
 
@@ -136,7 +139,7 @@ else:
         __name__,
         {
             "tallystick.agent.agent": "Agent",
-            "tallystick.agent.quick": "arun run",
+            "tallystick.agent.quick": "arun run stream",
             "tallystick.core.budget.amount": "Budget",
             "tallystick.core.charge": "Charge RunLimits",
             "tallystick.core.errors": (

@@ -23,7 +23,8 @@ def lazy_names(
     `homes` has the names of the contract, separated by spaces, by the module that defines them.
     `moved` has names that the module had in the release before, by the public module which has
     them now: they still work here, with a `DeprecationWarning` that says from where to import them.
-    `replaced` has names that are replaced by another, with the module that has them and that other.
+    `replaced` has names that are replaced by another, with the module that has them and that other:
+    they work here in the same way, and the warning says that other.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
     new_home_of = {name: home for home, names in (moved or {}).items() for name in names.split()}

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bridge.environment import environment_of
 
 from tallystick.bridge.protocol import BridgeAnswer, BridgeLeft, BridgeQuery, BridgeRefused
-from tallystick.bridge.server import Bridge, BridgeLimits, environment_of
+from tallystick.bridge.server import Bridge, BridgeLimits
 from tallystick.bridge.sockets import Listener
 from tallystick.bridge.tokens import IssuedToken, TokenScope
 from tallystick.core.charge import ModelUsage

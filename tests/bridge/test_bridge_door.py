@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bridge.environment import environment_of
 from tests.bridge.test_bridge import Client, Reply, place, ran, request
 from tests.call_scopes import ProgramCalls
 from tests.escape.process.boxes import made_sandbox
@@ -22,7 +23,7 @@ from tests.laws.costed_world import charged_quietly
 from tallystick.attachments.port import AttachmentIoFailed
 from tallystick.bridge.door import BridgeDoor
 from tallystick.bridge.inside import ask
-from tallystick.bridge.server import Bridge, BridgeLimits, environment_of
+from tallystick.bridge.server import ADDRESS, Bridge, BridgeLimits
 from tallystick.bridge.tokens import IssuedToken, TokenScope
 from tallystick.client import Session
 from tallystick.core.budget.amount import Amount, Budget
@@ -642,7 +643,9 @@ def test_a_program_that_is_served_is_replayed_with_what_it_asked(
     assert (run.answer, report.divergence, report.served) == ("<last>", None, 1)
 
 
-def test_a_shell_in_the_process_sandbox_asks(place: Path) -> None:
+def test_a_shell_in_the_process_sandbox_asks_with_the_token_of_its_session(
+    place: Path,
+) -> None:
     sockets, packages = place / "sockets", place / "packages"
     packages.mkdir(mode=0o755)
     place.chmod(0o755)
@@ -652,25 +655,35 @@ def test_a_shell_in_the_process_sandbox_asks(place: Path) -> None:
     # There, programs of root's are nobody's.
     uid = 65_534 if os.geteuid() == 0 else None
 
-    async def play() -> ExecutionResult:
+    async def play() -> list[ExecutionResult]:
         async with run.open() as token:
             listener = run.bridge.listen_unix(sockets / "b", session="S", uid=uid)
             session = await box.open(session_id="0" * 26)
-            context = ExecutionContext(
-                session_id="0" * 26, env_vars=environment_of(listener.address, token)
-            )
+            of_another = run.bridge.issue(TokenScope(session="another"), ask=None)
+            results = []
             try:
-                return await session.command(
-                    f"cd / && python3 {packages}/ask.py from a shell",
-                    context=context,
-                    host=HostTable(),
-                )
+                for each in (token, of_another):
+                    context = ExecutionContext(
+                        session_id="0" * 26,
+                        env_vars={ADDRESS: listener.address},
+                        session_token=each.text,
+                    )
+                    results.append(
+                        await session.command(
+                            f"cd / && python3 {packages}/ask.py from a shell",
+                            context=context,
+                            host=HostTable(),
+                        )
+                    )
+                return results
             finally:
                 await session.close()
                 await box.close()
 
-    result = ran(play())
+    result, refused = ran(play())
     assert (result.stdout, result.stderr) == ("FROM A SHELL\n", "")
+    assert refused.exit_code != 0
+    assert "of another session" in refused.stderr
     assert len(run.of(QueryReplied)) == 1
 
 

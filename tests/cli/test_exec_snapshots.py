@@ -98,7 +98,7 @@ def test_a_named_session_is_listed_shown_kept_brought_back_and_removed(tally: Ta
     assert [each["id"] == other for each in fields] == [False, True]
     assert fields[0]["name"] == "work"
     assert "name" not in fields[1]
-    assert listed[0].endswith("ready         no end, named work")
+    assert listed[0].endswith("MiB  no end, named work")
     assert tally("session", "show", "last").stdout.startswith(f"session   {other}")
     tally("snapshot", "create", "work", "one")
     tally("exec", "--session", "work", program="x = 2")

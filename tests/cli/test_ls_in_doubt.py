@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cli.test_exec import Tally
 from tests.ledger.builders import draft, drafted, run_id
@@ -165,3 +166,19 @@ def test_a_run_from_no_year_we_know_is_listed(tally: Tally, ledger: SqliteLedger
 
     assert tally("ls").returncode == 0
     assert tally("ls", "--in-doubt").returncode == 0
+
+
+def test_an_effect_in_doubt_is_listed_with_what_it_asked(
+    tally: Tally, ledger: SqliteLedger
+) -> None:
+    call = msgspec.structs.replace(
+        EFFECT, name="pay", request='["pay",["INV-101"],{"amount":12.5}]'
+    )
+    made(ledger, 1, drafted(call))
+
+    listed = tally("ls", "--in-doubt").stdout
+    (found,) = json.loads(tally("ls", "--in-doubt", "--json").stdout)["runs"]
+
+    assert 'pay("INV-101", amount=12.5)  an effect: it may have happened' in listed
+    assert found["open"][0]["request"] == call.request
+    assert 'pay("INV-101", amount=12.5)' in tally("resolve").stdout

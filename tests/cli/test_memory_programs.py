@@ -106,8 +106,8 @@ def test_a_slow_call_is_cut_at_the_wall_and_making_ready_is_not_counted(
             let.wait(30)
         return usual(self, query, k, **more)
 
-    def prepare_(self: Memory) -> None:
-        prepare(self)
+    def prepare_(self: Memory, **more: Any) -> None:
+        prepare(self, **more)
         time.sleep(1.5)
 
     monkeypatch.setattr(Memory, "recall", recall_)

@@ -223,7 +223,7 @@ def test_a_set_that_is_refused_sets_nothing(tally: Tally) -> None:
 
 
 def test_the_fourth_extension_and_the_eleventh_snapshot_are_refused(tally: Tally) -> None:
-    tally("session", "new")
+    tally("session", "new", "--expires", "reference")
     for _ in range(3):
         assert tally("session", "extend", "last").code == 0
     for number in range(10):

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -31,7 +32,7 @@ from tallystick.core.errors import (
 )
 from tallystick.core.records import AttachmentRef
 from tallystick.sessions.book import SessionBook
-from tallystick.sessions.rows import Left, RunOfSession, SessionRow
+from tallystick.sessions.rows import NO_END_MS, REFERENCE, Left, Period, RunOfSession, SessionRow
 from tallystick.stores import open_stores
 
 MINUTES = 60_000
@@ -83,8 +84,157 @@ def image(number: int) -> AttachmentRef:
 # -- time --------------------------------------------------------------------------------------
 
 
-def test_a_new_session_has_half_an_hour(book: SessionBook) -> None:
+def test_a_new_session_has_no_end(book: SessionBook, clock: Clock) -> None:
     made = book.create()
+    clock.go(1_000_000 * MINUTES)
+
+    assert book.is_valid(made.id)
+    assert book.cleanup_expired() == []
+    assert (made.expires_at, made.has_end, made.period) == (NO_END_MS, False, None)
+    assert not book.get(made.id).is_ending(clock.now)
+    with pytest.raises(InvalidSessionState, match="it has no end"):
+        book.extend(made.id)
+
+
+def test_a_session_lasts_as_long_as_it_is_told_and_is_extended_by_as_much(
+    book: SessionBook, clock: Clock
+) -> None:
+    session = book.create(period=Period(lifetime_ms=100 * MINUTES)).id
+
+    ends = [book.extend(session).expires_at for _ in range(5)]
+
+    assert ends == [BEGAN + number * 100 * MINUTES for number in range(2, 7)]
+    clock.go(601 * MINUTES)
+    assert book.get(session).state == "expired"
+    assert book.reopen(session).expires_at == clock.now + 100 * MINUTES
+
+
+@pytest.mark.parametrize("lifetime_ms", [0, 999, -1, 1.5, True, 1 << 63, "1h"])
+def test_a_period_that_makes_no_sense_is_refused_and_nothing_is_made(
+    book: SessionBook, lifetime_ms: Any
+) -> None:
+    with pytest.raises(InvalidLimit, match="expires"):
+        book.create(period=Period(lifetime_ms=lifetime_ms))
+    session = book.create(period=REFERENCE)
+    with pytest.raises(InvalidLimit, match="expires"):
+        book.set_period(session.id, Period(lifetime_ms=lifetime_ms))
+    assert book.list() == [session]
+
+
+def test_a_period_is_set_and_taken_away_later(book: SessionBook, clock: Clock) -> None:
+    session = book.create(period=REFERENCE).id
+    book.extend(session)
+    clock.go(61 * MINUTES)
+
+    assert book.set_period(session, None).state == "ready"
+    assert not book.get(session).has_end
+    set_again = book.set_period(session, Period(lifetime_ms=MINUTES, extensions_max=0))
+    assert (set_again.expires_at, set_again.extension_count) == (clock.now + MINUTES, 0)
+    with pytest.raises(MaxExtensionsReached, match="0 times"):
+        book.extend(session)
+    book.update_state(session, "terminated")
+    with pytest.raises(InvalidSessionState, match="terminated"):
+        book.set_period(session, None)
+    named = book.open_named("crew", seed=0, clock_ns=0).session
+    with pytest.raises(InvalidSessionState, match="the name crew, and no end"):
+        book.set_period(named, REFERENCE)
+
+
+def test_the_last_tenth_of_a_period_is_its_ending(book: SessionBook, clock: Clock) -> None:
+    session = book.create(period=Period(lifetime_ms=100 * MINUTES)).id
+
+    def ending() -> bool:
+        return book.get(session).is_ending(clock.now)
+
+    assert not ending()
+    clock.go(90 * MINUTES - 1)
+    assert not ending()
+    clock.go(1)
+    assert ending()
+    book.update_state(session, "paused")
+    assert not ending()
+    book.reopen(session)
+    clock.go(10 * MINUTES)
+    assert ending()
+    clock.go(1)
+    assert not ending()
+
+
+def test_the_time_of_a_paused_session_stands_still(book: SessionBook, clock: Clock) -> None:
+    session = book.create(period=REFERENCE).id
+    clock.go(20 * MINUTES)
+    book.update_state(session, "paused")
+    clock.go(500 * MINUTES)
+
+    paused = book.get(session)
+    assert (paused.state, paused.expires_at - clock.now) == ("paused", 10 * MINUTES)
+    assert book.cleanup_expired() == []
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: book.validate(session),
+        lambda: book.extend(session),
+        lambda: book.set_variable(session, "a", "b"),
+        lambda: book.kept.begin_run(session, "R1"),
+        lambda: book.kept.record_snapshot(session, "a"),
+        lambda: book.kept.start_from(session, Left()),
+    )
+    for attempt in attempts:
+        with pytest.raises(InvalidSessionState, match=f"tally session resume {session}"):
+            attempt()
+    assert not book.is_valid(session)
+
+    resumed = book.reopen(session)
+    assert (resumed.state, resumed.expires_at - clock.now) == ("ready", 10 * MINUTES)
+    clock.go(10 * MINUTES + 1)
+    assert book.get(session).state == "expired"
+
+
+def test_a_session_without_an_end_is_paused_and_goes_on(book: SessionBook, clock: Clock) -> None:
+    session = book.create().id
+    book.update_state(session, "paused")
+    book.update_state(session, "paused")
+    clock.go(MINUTES)
+
+    assert book.get(session).expires_at == NO_END_MS
+    assert book.reopen(session).expires_at == NO_END_MS
+
+
+def test_a_period_that_is_set_while_paused_begins_when_it_goes_on(
+    book: SessionBook, clock: Clock
+) -> None:
+    session = book.create(period=REFERENCE).id
+    book.update_state(session, "paused")
+    clock.go(100 * MINUTES)
+    book.set_period(session, Period(lifetime_ms=5 * MINUTES))
+    clock.go(100 * MINUTES)
+
+    assert book.get(session).state == "paused"
+    assert book.reopen(session).expires_at == clock.now + 5 * MINUTES
+
+
+def test_what_a_session_keeps_is_counted_once_in_its_bytes(book: SessionBook) -> None:
+    session = book.create().id
+    book.kept.start_from(session, Left(image=image(1_000), values=image(30)))
+    book.kept.record_snapshot(session, "a")
+    book.kept.start_from(session, Left(image=image(200)))
+    book.kept.prepare(session, Left(image=image(5), run="R1"))
+
+    assert book.get(session).bytes == 1_235
+    book.kept.clear(session)
+    assert (book.get(session).bytes, book.get(session).snapshot_count) == (0, 0)
+
+
+def test_a_session_was_used_last_when_its_last_run_began(book: SessionBook, clock: Clock) -> None:
+    session = book.create().id
+    clock.go(MINUTES)
+    assert book.get(session).used_at == BEGAN
+    book.kept.begin_run(session, "R1")
+    clock.go(MINUTES)
+
+    assert book.get(session).used_at == BEGAN + MINUTES
+
+
+def test_the_preset_of_the_reference_is_half_an_hour(book: SessionBook) -> None:
+    made = book.create(period=REFERENCE)
 
     assert (made.state, made.created_at, made.expires_at) == (
         "initializing", BEGAN, BEGAN + 30 * MINUTES,
@@ -97,7 +247,7 @@ def test_a_new_session_has_half_an_hour(book: SessionBook) -> None:
 
 
 def test_exactly_at_its_end_a_session_can_be_used(book: SessionBook, clock: Clock) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     clock.go(30 * MINUTES)
 
     assert book.is_valid(session)
@@ -110,7 +260,7 @@ def test_exactly_at_its_end_a_session_can_be_used(book: SessionBook, clock: Cloc
 def test_an_extension_counts_from_the_old_end_and_there_are_three(
     book: SessionBook, clock: Clock
 ) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     clock.go(10 * MINUTES)
 
     ends = [book.extend(session).expires_at for _ in range(3)]
@@ -123,7 +273,7 @@ def test_an_extension_counts_from_the_old_end_and_there_are_three(
 def test_that_there_are_no_more_extensions_is_said_before_that_it_expired(
     book: SessionBook, clock: Clock
 ) -> None:
-    session, other = book.create().id, book.create().id
+    session, other = book.create(period=REFERENCE).id, book.create(period=REFERENCE).id
     for _ in range(3):
         book.extend(session)
     clock.go(1_000 * MINUTES)
@@ -137,7 +287,7 @@ def test_that_there_are_no_more_extensions_is_said_before_that_it_expired(
 def test_reopening_gives_a_new_period_and_keeps_what_there_is(
     book: SessionBook, clock: Clock
 ) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.set_variable(session, "a", "1")
     book.kept.record_snapshot(session, "s")
     book.extend(session)
@@ -155,11 +305,11 @@ def test_reopening_gives_a_new_period_and_keeps_what_there_is(
 def test_cleaning_up_lets_go_of_what_lives_and_of_nothing_else(
     book: SessionBook, clock: Clock
 ) -> None:
-    session, young = book.create().id, ""
+    session, young = book.create(period=REFERENCE).id, ""
     book.assign_vm(session, "vm-1")
     book.set_variable(session, "a", "1")
     clock.go(30 * MINUTES + 1)
-    young = book.create().id
+    young = book.create(period=REFERENCE).id
 
     freed = book.cleanup_expired()
 
@@ -177,13 +327,13 @@ def test_cleaning_up_lets_go_of_what_lives_and_of_nothing_else(
 def test_not_found_comes_before_expired_and_that_before_terminated(
     book: SessionBook, clock: Clock
 ) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     with pytest.raises(SessionNotFound):
         book.validate(UNKNOWN)
     book.update_state(session, "terminated")
     with pytest.raises(InvalidSessionState, match="terminated"):
         book.validate(session)
-    expired = book.create().id
+    expired = book.create(period=REFERENCE).id
     clock.go(31 * MINUTES)
     for each in (expired, session):
         with pytest.raises(SessionExpired):
@@ -203,7 +353,7 @@ def test_what_is_no_id_is_not_found(book: SessionBook, named: str) -> None:
 
 
 def test_a_terminated_session_comes_to_life_by_nothing(book: SessionBook, clock: Clock) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.update_state(session, "terminated")
 
     attempts: tuple[Callable[[], object], ...] = (
@@ -220,11 +370,11 @@ def test_a_terminated_session_comes_to_life_by_nothing(book: SessionBook, clock:
 
 def test_nobody_says_that_a_session_has_expired(book: SessionBook) -> None:
     with pytest.raises(InvalidSessionState, match="when its time is over"):
-        book.update_state(book.create().id, "expired")
+        book.update_state(book.create(period=REFERENCE).id, "expired")
 
 
 def test_a_removed_session_is_not_found_and_still_counted(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.set_variable(session, "a", "1")
     book.kept.record_snapshot(session, "s")
     book.kept.begin_run(session, "R1")
@@ -251,7 +401,7 @@ def test_a_removed_session_is_not_found_and_still_counted(book: SessionBook) -> 
 
 
 def test_depth_stops_at_ten_and_never_falls_below_none(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
 
     assert [book.increase_depth(session) for _ in range(10)] == list(range(1, 11))
     with pytest.raises(RecursionDepthExceeded):
@@ -281,7 +431,7 @@ def test_a_budget_is_nearly_exhausted_beyond_eighty_per_cent(book: SessionBook) 
 
 
 def test_variables_are_set_listed_and_taken_away(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
 
     book.set_variable(session, "b", "two")
     book.set_variable(session, "a", "one")
@@ -305,7 +455,7 @@ def test_variables_are_set_listed_and_taken_away(book: SessionBook) -> None:
 def test_a_variable_that_is_no_text_or_has_no_name_is_refused(
     book: SessionBook, key: str, value: str
 ) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
 
     with pytest.raises(ContextVariableRefused) as raised:
         book.set_variable(session, key, value)
@@ -315,7 +465,7 @@ def test_a_variable_that_is_no_text_or_has_no_name_is_refused(
 
 
 def test_there_are_a_hundred_variables_and_64_kib_of_them_at_most(book: SessionBook) -> None:
-    session, other = book.create().id, book.create().id
+    session, other = book.create(period=REFERENCE).id, book.create(period=REFERENCE).id
     book.set_variables(session, {f"k{number}": "" for number in range(100)})
     with pytest.raises(ContextVariableRefused, match="at most 100"):
         book.set_variable(session, "one more", "")
@@ -330,7 +480,7 @@ def test_there_are_a_hundred_variables_and_64_kib_of_them_at_most(book: SessionB
 
 
 def test_ten_snapshots_and_deleting_one_makes_room(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     for number in range(10):
         book.kept.record_snapshot(session, f"s{number}")
 
@@ -343,7 +493,7 @@ def test_ten_snapshots_and_deleting_one_makes_room(book: SessionBook) -> None:
 
 
 def test_a_snapshot_is_found_by_name_and_by_name_and_id(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     taken = book.kept.record_snapshot(session, "a:b").snapshot
 
     assert (taken.name, taken.session_id) == ("a:b", session)
@@ -361,7 +511,7 @@ def test_a_snapshot_is_found_by_name_and_by_name_and_id(book: SessionBook) -> No
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\\b", "..", "a\0b", "x" * 257])
 def test_a_name_that_could_be_a_path_is_refused(book: SessionBook, name: str) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
 
     with pytest.raises(InvalidName):
         book.kept.record_snapshot(session, name)
@@ -371,7 +521,7 @@ def test_a_name_that_could_be_a_path_is_refused(book: SessionBook, name: str) ->
 def test_snapshots_of_an_expired_session_are_listed_and_deleted_but_not_made(
     book: SessionBook, clock: Clock
 ) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.kept.record_snapshot(session, "a")
     clock.go(31 * MINUTES)
 
@@ -388,7 +538,7 @@ def test_snapshots_of_an_expired_session_are_listed_and_deleted_but_not_made(
 
 
 def test_a_snapshot_of_another_session_is_not_found(book: SessionBook) -> None:
-    mine, other = book.create().id, book.create().id
+    mine, other = book.create(period=REFERENCE).id, book.create(period=REFERENCE).id
     taken = book.kept.record_snapshot(other, "a")
 
     with pytest.raises(SnapshotNotFound):
@@ -401,7 +551,7 @@ def test_a_snapshot_of_another_session_is_not_found(book: SessionBook) -> None:
 def test_a_run_leaves_its_interpreter_and_a_snapshot_brings_an_older_one_back(
     book: SessionBook,
 ) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.kept.begin_run(session, "R1")
     assert book.get(session).state == "executing"
     assert book.kept.leave(session, Left(image=image(1), run="R1"))
@@ -418,7 +568,7 @@ def test_a_run_leaves_its_interpreter_and_a_snapshot_brings_an_older_one_back(
 
 
 def test_a_run_that_was_overtaken_leaves_nothing(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.kept.begin_run(session, "R1")  # and its process dies
     book.kept.begin_run(session, "R2")
     assert book.kept.leave(session, Left(image=image(2), run="R2"))
@@ -431,7 +581,7 @@ def test_a_run_that_was_overtaken_leaves_nothing(book: SessionBook) -> None:
 
 
 def test_a_run_that_is_gone_on_with_replaces_what_it_left_itself(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.kept.begin_run(session, "R1")
     assert book.kept.leave(session, Left(image=image(1), run="R1"))
 
@@ -442,7 +592,7 @@ def test_a_run_that_is_gone_on_with_replaces_what_it_left_itself(book: SessionBo
 
 
 def test_a_run_that_is_gone_on_with_has_not_ended(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.kept.begin_run(session, "R1")
     book.kept.end_run(session, "R1", tokens=7, wall_ms=8, ended=True)
 
@@ -463,7 +613,7 @@ def test_a_session_with_a_name_is_made_once_and_has_no_end(book: SessionBook, cl
     info = book.validate(made.session)
     assert (info.name, info.state, info.left) == ("work", "ready", Left())
     assert book.names() == {made.session: "work"}
-    assert book.get(book.create().id).name is None
+    assert book.get(book.create(period=REFERENCE).id).name is None
     assert book.stats().total_created == 2
     with pytest.raises(InvalidSessionState, match="it has no end"):
         book.extend(made.session)
@@ -489,7 +639,7 @@ def test_a_session_is_made_with_an_id_and_an_interpreter(book: SessionBook) -> N
 
 
 def test_one_client_holds_a_session_and_others_are_refused(book: SessionBook) -> None:
-    session, other = book.create().id, book.create().id
+    session, other = book.create(period=REFERENCE).id, book.create(period=REFERENCE).id
 
     with book.hold(session), book.hold(other):
         assert book.is_held(session)
@@ -502,7 +652,7 @@ def test_one_client_holds_a_session_and_others_are_refused(book: SessionBook) ->
 
 
 def test_a_session_that_is_removed_meanwhile_is_still_held(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     with book.hold(session):
         book.remove(session)
         assert book.is_held(session)
@@ -510,7 +660,7 @@ def test_a_session_that_is_removed_meanwhile_is_still_held(book: SessionBook) ->
 
 
 def test_a_client_that_waits_gets_the_session_when_it_is_free(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     begun, over = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -539,7 +689,7 @@ def test_what_is_no_id_cannot_be_held(book: SessionBook, named: str) -> None:
 
 
 def test_a_transaction_that_fails_changes_nothing(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.set_variable(session, "a", "1")
     before = book.get(session)
 
@@ -561,7 +711,7 @@ def test_a_transaction_that_fails_changes_nothing(book: SessionBook) -> None:
 
 
 def test_what_was_read_does_not_change(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.set_variable(session, "a", "1")
     info, listed = book.get(session), book.list()
     book.set_variable(session, "a", "2")
@@ -572,7 +722,7 @@ def test_what_was_read_does_not_change(book: SessionBook) -> None:
 
 
 def test_threads_that_write_together_lose_nothing(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
 
     def write(name: str) -> None:
         for number in range(10):
@@ -588,7 +738,7 @@ def test_threads_that_write_together_lose_nothing(book: SessionBook) -> None:
 
 
 def test_nothing_is_damaged_and_what_is_deleted_can_be_taken_out(book: SessionBook) -> None:
-    session = book.create().id
+    session = book.create(period=REFERENCE).id
     book.set_variables(session, {"a": "secret", "b": "kept"})
 
     assert book.forget_variables(lambda key, value: value == "secret") == 1
@@ -610,10 +760,11 @@ class Model(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(dir=QUICK)
         self.clock = Clock()
         self.book = BOOKS[self.kind](Path(self.folder.name), self.clock)
-        self.session = self.book.create().id
+        self.session = self.book.create(period=REFERENCE).id
         self.expires_at = BEGAN + 30 * MINUTES
+        self.period: Period | None = REFERENCE
         self.extensions = 0
-        self.terminated = self.removed = False
+        self.terminated = self.removed = self.paused = False
         self.variables: dict[str, str] = {}
         self.snapshots: dict[str, int | None] = {}
         self.current: int | None = None
@@ -630,7 +781,7 @@ class Model(RuleBasedStateMachine):
             return SessionNotFound
         if self.clock.now > self.expires_at:
             return SessionExpired
-        return InvalidSessionState if self.terminated else None
+        return InvalidSessionState if self.terminated or self.paused else None
 
     def _told(self, act: object, *, refused: type[TallystickError] | None) -> bool:
         """Do it in the book; says whether it was done, as was to be expected."""
@@ -645,24 +796,51 @@ class Model(RuleBasedStateMachine):
     @rule(minutes=st.integers(0, 20))
     def wait(self, minutes: int) -> None:
         self.clock.go(minutes * MINUTES)
+        if self.paused:
+            self.expires_at += minutes * MINUTES
+
+    @rule()
+    def pause(self) -> None:
+        refused = None if self.paused else self._refusal()
+        act = functools.partial(self.book.update_state, self.session, "paused")
+        if self._told(act, refused=InvalidSessionState if refused is SessionExpired else refused):
+            self.paused = True
+
+    @rule(minutes=st.none() | st.integers(1, 60))
+    def set_period(self, minutes: int | None) -> None:
+        refused = self._refusal() if self.removed or self.terminated else None
+        if self.terminated and not self.removed:
+            refused = InvalidSessionState
+        period = None if minutes is None else Period(lifetime_ms=minutes * MINUTES)
+        act = functools.partial(self.book.set_period, self.session, period)
+        if self._told(act, refused=refused):
+            self.period, self.extensions = period, 0
+            self.expires_at = NO_END_MS if period is None else self.clock.now + period.lifetime_ms
 
     @rule()
     def extend(self) -> None:
         refused = self._refusal()
-        if self.extensions == 3 and not self.removed:
+        if self.extensions == 3 and self.period == REFERENCE and not self.removed:
             refused = MaxExtensionsReached
+        elif refused is None and self.period is None:
+            refused = InvalidSessionState
         if self._told(lambda: self.book.extend(self.session), refused=refused):
+            assert self.period is not None
             self.extensions += 1
-            self.expires_at += 30 * MINUTES
+            self.expires_at += self.period.lifetime_ms
 
     @rule()
     def reopen(self) -> None:
         refused = self._refusal()
-        expected = None if refused is SessionExpired else refused
+        expected = None if refused is SessionExpired or self.paused else refused
         if self.terminated and not self.removed:
             expected = InvalidSessionState
-        if self._told(lambda: self.book.reopen(self.session), refused=expected) and refused:
-            self.extensions, self.expires_at = 0, self.clock.now + 30 * MINUTES
+        if self._told(lambda: self.book.reopen(self.session), refused=expected):
+            if refused is SessionExpired:
+                assert self.period is not None
+                self.extensions = 0
+                self.expires_at = self.clock.now + self.period.lifetime_ms
+            self.paused = False
 
     @rule(key=st.sampled_from("abc"), value=st.text("xyz", max_size=3))
     def set_variable(self, key: str, value: str) -> None:
@@ -724,7 +902,7 @@ class Model(RuleBasedStateMachine):
         if self.removed:
             self._told(lambda: self.book.kept.leave(self.session, left), refused=SessionNotFound)
             return
-        taken = self.replaced.get(run) == self.generation
+        taken = self.replaced.get(run) == self.generation and not self.terminated
         assert self.book.kept.leave(self.session, left) is taken
         if taken:
             self.current = new
@@ -738,7 +916,7 @@ class Model(RuleBasedStateMachine):
             return
         if terminate:
             self.book.update_state(self.session, "terminated")
-            self.terminated = True
+            self.terminated, self.paused = True, False
         else:
             self.book.remove(self.session)
             self.removed = True
@@ -758,6 +936,7 @@ class Model(RuleBasedStateMachine):
             return
         info = self.book.get(self.session)
         assert (info.state == "terminated") is self.terminated
+        assert (info.state == "paused") is self.paused
         if not self.terminated:
             assert (info.state == "expired") is (refused is SessionExpired)
         assert (info.expires_at, info.extension_count) == (self.expires_at, self.extensions)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tallystick.attachments.memory import MemoryAttachments
 from tallystick.core.chain import Sealed
-from tallystick.core.errors import LedgerCorrupt, RunNotOwned, TransferRefused
+from tallystick.core.errors import RecordUnreadable, RunNotOwned, TransferRefused
 from tallystick.core.json_text import digest
 from tallystick.core.records import (
     AskModel,
@@ -349,9 +349,7 @@ def test_a_trajectory_of_it_has_the_runs_inside_where_they_were_begun() -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_record_that_cannot_be_read_is_damage_of_the_ledger(
-    place: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_cannot_be_read_is_named(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
     imported, ledger = taken_in(SMALL)
     run, read = imported.runs[0].run, ledger.read
 
@@ -360,7 +358,7 @@ def test_a_record_that_cannot_be_read_is_damage_of_the_ledger(
             yield msgspec.structs.replace(entry, body=b"{}") if seq == place else entry
 
     monkeypatch.setattr(ledger, "read", damaged)
-    with pytest.raises(LedgerCorrupt, match=f"entry {place} cannot be read"):
+    with pytest.raises(RecordUnreadable, match=f"entry {place} of run {run} cannot be read"):
         export_trajectory(ledger, MemoryAttachments(), run, io.BytesIO())
 
 

@@ -317,7 +317,7 @@ def test_a_removed_session_is_refused_and_its_runs_stay(world: World) -> None:
 def test_an_expired_session_is_refused_until_it_is_reopened(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = world.new()
+    session = world.new(expires="reference")
     world.run(session, "x = 1\nFINAL(x)")
     gone_by(monkeypatch, DURATION_MS + 1_000)
 
@@ -331,7 +331,7 @@ def test_an_expired_session_is_refused_until_it_is_reopened(
 def test_going_on_with_a_run_reopens_its_session(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = world.new()
+    session = world.new(expires="reference")
     cut = world.run(session, "x = 1\nprint(x)", limits=RunLimits(turns=1))
     gone_by(monkeypatch, DURATION_MS + 1_000)
     assert world.info(session).state == "expired"

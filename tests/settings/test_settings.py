@@ -70,7 +70,13 @@ def world(tmp_path: Path) -> World:
 
 
 def toml(values: Mapping[str, object]) -> str:
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    return "".join(f"{name} = {_toml_of(value)}\n" for name, value in values.items())
+
+
+def _toml_of(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {json.dumps(each)}' for name, each in value.items())} }}"
+    return json.dumps(value)
 
 
 def listed(found: Settings) -> dict[str, Setting]:
@@ -98,6 +104,7 @@ def value_of(found: Settings, name: str) -> object:
         "skills_paths": found.skills.paths,
         "skills_require_signature": found.skills.require_signature,
         "skills_budget": found.skills.budget,
+        "session_mb": found.session_bytes / 2**20,
         "memory": found.memory,
         "clock": found.clock,
         "timezone": found.timezone,
@@ -128,6 +135,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "skills_paths": st.lists(st.sampled_from(["/a", "~/b"]), min_size=1, unique=True),
     "skills_require_signature": st.booleans(),
     "skills_budget": st.integers(0, 1_000_000),
+    "session_mb": st.integers(0, 10**9),
     "memory": st.sampled_from(["default", "work"]),
     "clock": st.sampled_from(["now", "fixed", "2026-03-01"]),
     "timezone": st.sampled_from(["UTC", "Asia/Tokyo"]),
@@ -543,7 +551,15 @@ OTHER = {
     "total_seconds": 3.5,
     "stream": False,
     "allow_plain_http": True,
+    "cache": True,
+    # Tables are kept as JSON.
+    "headers": {"x-team": "search"},
+    "query": {"api-version": "1"},
+    "body": {"service_tier": "flex"},
 }
+
+
+TABLES = ("headers", "query", "body")
 
 
 @pytest.mark.parametrize("key", sorted(PROVIDER_KEYS))
@@ -553,7 +569,8 @@ def test_every_value_of_a_provider_can_be_set(world: World, key: str) -> None:
     world.user("[providers.openai]\n" + toml({key: OTHER[key]}))
 
     found = world.load().providers["openai"]
-    assert found.value_of(key) == OTHER[key] != before
+    expected = json.dumps(OTHER[key], separators=(",", ":")) if key in TABLES else OTHER[key]
+    assert found.value_of(key) == expected != before
     assert {name for name, source in found.sources.items() if source != "default"} == {key}
 
 

@@ -131,6 +131,7 @@ def test_every_test_file_that_is_named_exists() -> None:
     assert missing(TEST_FILE, there.__contains__) == []
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Names that have moved are named too.
 def test_every_dotted_name_exists() -> None:
     def is_there(name: str) -> bool:
         return bool(NOT_MODULES.match(name)) or is_name(name)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.runtime.run.one_program_model import ROOMY, TURN_IN, TURN_NANO, TURN_OUT, opened, writer
 
-from tallystick import Session
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import BUDGET
+from tallystick.client import Session
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits, nano_usd
 from tallystick.core.step import CompletedStep, StepBudgetError, StepExhaustion

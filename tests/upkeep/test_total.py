@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick import Session
+from tallystick.client import Session
 from tallystick.core.budget.amount import LimitWouldRise
 from tallystick.core.errors import InvalidLimit
 from tallystick.testing.models import PRICING, ModelDouble, programs

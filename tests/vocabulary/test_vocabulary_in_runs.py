@@ -103,7 +103,7 @@ def test_strict_blocks_and_then_waits_for_a_person(sandbox: WasmSandbox) -> None
 
     run = here.session.run(GOAL)
 
-    assert (run.stop, run.answer) == ("refused", None)
+    assert (run.stop, run.answer) == ("waiting", None)
     assert "a person has to decide" in (run.detail or "")
     assert decisions(here, run.run) == ["block", "block", "block", "escalate"]
     assert not [each for each in here.records(run.run) if isinstance(each, RunProgram)]
@@ -155,7 +155,7 @@ def test_what_is_denied_does_not_run_and_the_model_is_told(sandbox: WasmSandbox)
 def test_a_second_escalation_waits_again(sandbox: WasmSandbox) -> None:
     here, run = waiting(sandbox, [BAD, BAD, BAD, BAD, END])
     denied = here.session.resume(run, decision="deny")
-    assert denied.stop == "refused"
+    assert denied.stop == "waiting"
 
     again = here.session.resume(run, decision="approve")
 
@@ -168,7 +168,7 @@ def test_nobody_decides_where_nothing_waits(sandbox: WasmSandbox) -> None:
     here = at(sandbox, [GOOD, END], asked("strict"))
     run = here.session.run(GOAL)
 
-    with pytest.raises(ResumeRefused, match="no program that waits"):
+    with pytest.raises(ResumeRefused, match="has nothing that waits for a person"):
         here.session.resume(run.run, decision="approve")
 
 

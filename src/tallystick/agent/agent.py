@@ -7,6 +7,7 @@ may be shared between threads, and drives any number of runs at once.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import os
 import threading
@@ -16,8 +17,10 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from tallystick.agent.engine import Engine
+from tallystick.agent.handle import Handle, Stream
 from tallystick.agent.options import (
     AskedAnswer,
+    DecideOptions,
     Dollars,
     ForkOptions,
     ResumeOptions,
@@ -27,6 +30,7 @@ from tallystick.agent.options import (
     asked_inputs,
     asked_limits,
     check_options,
+    shows,
 )
 from tallystick.core.budget.amount import Budget
 from tallystick.core.errors import UsageError
@@ -43,17 +47,20 @@ if TYPE_CHECKING:
     from tallystick.agent.chat import Chat
     from tallystick.agent.model_function import ModelFunction
     from tallystick.attachments.port import Attachments
-    from tallystick.core.records import InDoubt, Record
+    from tallystick.core.records import InDoubt, PersonDecision, Record
     from tallystick.ledger.port import Ledger
     from tallystick.memory.memory import Memory
     from tallystick.model.port import Model
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
+    from tallystick.runtime.calls.deltas import TextDelta
+    from tallystick.runtime.calls.functions import Ask
     from tallystick.runtime.calls.queries import FindModel
     from tallystick.runtime.context.attachments import RunAttachments
-    from tallystick.runtime.run.assembly import RunRequest
+    from tallystick.runtime.run.assembly import RunRequest, Watch
     from tallystick.runtime.run.replay import ReplayReport
+    from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
     from tallystick.sandbox.process.sandbox import ProcessSandbox
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -68,6 +75,12 @@ _NO_MODELS: Mapping[str, Any] = {}
 
 def _watch_nothing(run: str, record: Record) -> None:
     """Take a record and do nothing."""
+
+
+def _logged(watch: Watch) -> Watch:
+    from tallystick.runtime.log import logged
+
+    return logged(watch)
 
 
 def _hear_nothing(heard: Any) -> None:  # noqa: ANN401 (what the driver tells of a reply)
@@ -92,10 +105,13 @@ class Agent:
     `models` are further models by name, which programs may ask and skills may name. `ledger` is
     where runs are recorded: a ledger, the path of one, or "memory:". Attachments are stored beside
     it; `attachments` stores them for a ledger that has no file. `vocabulary` is the check of
-    programs before they run. `backend` is the sandbox of new runs: `wasm`, or `process` for native
-    Python and bash with files. `accept_without` names the layers of isolation that the process
-    sandbox may lack. `sandbox` is an open sandbox, to be used instead of a new one. `say` is called
-    with warnings for a person.
+    programs before they run. `ask` says which calls of tools need a person's word, beside those of
+    tools that say so themselves: it is given the name, the arguments and the named arguments.
+
+    `backend` is the sandbox of new runs: `wasm`, or `process` for native Python and bash with
+    files. `accept_without` names the layers of isolation that the process sandbox may lack.
+    `sandbox` is an open sandbox, to be used instead of a new one. `say` is called with warnings for
+    a person.
 
     A setting that is not given comes from the configuration, which `tally config` shows: model,
     limits, total, prices, strategy, providers and aliases. With `config=None`, no configuration is
@@ -127,6 +143,7 @@ class Agent:
         pricing: Pricing | None = None,
         lookup: FindReply | None = None,
         vocabulary: VocabularyAsked | None = None,
+        ask: Ask | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
@@ -149,6 +166,7 @@ class Agent:
             memory=memory,
             vocabulary=vocabulary,
             instructions=_instructions_of(instructions),
+            ask=ask,
             clock=clock,
             timezone=timezone,
             say=say,
@@ -183,12 +201,13 @@ class Agent:
     def run(
         self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> Run[Any]: ...
+    @shows(RunOptions)
     def run(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Run[Any]:
         """Run a goal to its end, and return the result. Ctrl-C ends the run and is recorded.
 
         `answer` is the type of `Run.value`: a class such as a dataclass or a pydantic model, a list
         or union of them, or a JSON Schema. An answer that does not fit is asked for again. Without
-        it, the answer is text. The options are those of `RunOptions`.
+        it, the answer is text. The options are those of `RunOptions`; another raises `TypeError`.
 
         A run that stops at a limit, or for another reason, is returned too: see `Run.stop`. Raise
         `UsageError` if the request is wrong, before anything is written, and errors of the ledger
@@ -217,6 +236,7 @@ class Agent:
     async def arun(
         self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
     ) -> Run[Any]: ...
+    @shows(RunOptions)
     async def arun(
         self,
         goal: str,
@@ -235,11 +255,94 @@ class Agent:
         run = await asyncio.wrap_future(self._engine.loop.submit(work))
         return asked.of(run if placed is None else placed.result_for_caller(run))
 
+    @overload
+    def start(
+        self, goal: str, *, answer: None = None, **options: Unpack[RunOptions]
+    ) -> Handle[str]: ...
+    @overload
+    def start(
+        self, goal: str, *, answer: TypeForm[T], **options: Unpack[RunOptions]
+    ) -> Handle[T]: ...
+    @overload
+    def start(
+        self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> Handle[Any]: ...
+    @shows(RunOptions)
+    def start(self, goal: str, *, answer: Any = None, **options: Unpack[RunOptions]) -> Handle[Any]:
+        """Start a run, and return at once with a handle to follow it, stop it and wait for it.
+
+        The arguments are those of `run`. Raise `UsageError` if the request is wrong or the agent is
+        closed, and `TypeError` for an unknown option. `Handle.result` raises other errors.
+        """
+        asked, request = self._request(goal, answer, options, of="start")
+        return self._started(asked, request, None)
+
+    @overload
+    async def astart(
+        self, goal: str, *, answer: None = None, **options: Unpack[RunOptions]
+    ) -> Handle[str]: ...
+    @overload
+    async def astart(
+        self, goal: str, *, answer: TypeForm[T], **options: Unpack[RunOptions]
+    ) -> Handle[T]: ...
+    @overload
+    async def astart(
+        self, goal: str, *, answer: Mapping[str, Any], **options: Unpack[RunOptions]
+    ) -> Handle[Any]: ...
+    @shows(RunOptions)
+    async def astart(
+        self,
+        goal: str,
+        *,
+        answer: Any = None,
+        **options: Unpack[RunOptions],
+    ) -> Handle[Any]:
+        """Start a run as `start` does. Async functions of the caller run on the caller's loop."""
+        asked, request = self._request(goal, answer, options, of="astart")
+        return self._started(asked, request, asyncio.get_running_loop())
+
+    @overload
+    def stream(
+        self, goal: str, *, answer: None = None, deltas: bool = False, **options: Unpack[RunOptions]
+    ) -> Stream[str]: ...
+    @overload
+    def stream(
+        self, goal: str, *, answer: TypeForm[T], deltas: bool = False, **options: Unpack[RunOptions]
+    ) -> Stream[T]: ...
+    @overload
+    def stream(
+        self,
+        goal: str,
+        *,
+        answer: Mapping[str, Any],
+        deltas: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Stream[Any]: ...
+    @shows(RunOptions)
+    def stream(
+        self,
+        goal: str,
+        *,
+        answer: Any = None,
+        deltas: bool = False,
+        **options: Unpack[RunOptions],
+    ) -> Stream[Any]:
+        """Return the events of a new run, to iterate over with `for` or `async for`.
+
+        The run starts with the loop. Each event was recorded before it is shown. With `deltas`, the
+        text of replies is among them while it comes, as `TextDelta`s: the recorded reply is what
+        counts. Leaving the loop early stops the run, which is recorded. `Stream.run` is the result
+        after the loop. The other arguments are those of `run`. Raise `UsageError` if the request is
+        wrong, and `TypeError` for an unknown option; the loop raises other errors.
+        """
+        asked, request = self._request(goal, answer, options, of="stream")
+        return Stream(lambda loop: self._started(asked, request, loop, deltas=deltas))
+
     def chat(self, session: str | None = None, /, **options: Unpack[RunOptions]) -> Chat:
         """Return a conversation, in which each question continues from what the last one left.
 
-        It is kept in a session of the ledger: a new one, or the one that is named. The options are
-        those of each of its runs.
+        It is kept in a session of the ledger: a new one, or the one that is named, which is looked
+        up on first use. The options are those of each of its runs. Raise `TypeError` for another.
         """
         from tallystick.agent.chat import Chat
 
@@ -254,7 +357,8 @@ class Agent:
 
         Nothing is written. Raise `ReplayStopped` if it takes longer than `timeout_ms` without a
         difference; None means no limit. Raise `RunNotFound`, `ResumeRefused`, `StepsNotReplayed` or
-        `RecordUnreadable` if there is no record that can be replayed.
+        `RecordUnreadable` if there is no record that can be replayed, and `AttachmentError` if an
+        attachment of the run is gone or damaged.
         """
         self._engine.check_open()
         return self._engine.loop.do(self._engine.replay(_id_of(run), timeout_ms=timeout_ms))
@@ -269,19 +373,21 @@ class Agent:
     def resume(self, run: Run[T], **options: Unpack[ResumeOptions]) -> Run[T]: ...
     @overload
     def resume(self, run: str, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    @shows(ResumeOptions)
     def resume(self, run: Run[Any] | str, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Resume a run that was interrupted or stopped without an answer, and return its result.
 
         Its programs run again on their recorded answers, so nothing is paid or done twice. After
         the last record, the run is live. Limits are for the whole run, with what it has spent. A
-        run that has its answer is returned as it is. The options are those of `ResumeOptions`.
+        run that has its answer is returned as it is. The options are those of `ResumeOptions`; for
+        another, raise `TypeError`.
 
         Raise `RunInDoubt` if the outcome of a call is unknown, and `in_doubt` is "halt". With
         "retry" such calls are repeated, and with "abandon" they are given up. Raise `UsageError` if
         another process works on the run, unless `steal`: the further work of that process is then
         lost. Raise `RunNotFound`, `ResumeRefused` if the run cannot be resumed, and
         `ResumeDiverged` if it does not repeat its record. Raise `NoBackendAvailable` if its sandbox
-        does not work here.
+        does not work here, and `AttachmentError` if an attachment that it needs is gone or damaged.
 
         For a run in a session, raise `SessionBusy`, `SessionNotKept` if variables were lost, or
         `BudgetExhausted` if its other runs used the budget up. Inside a step, raise
@@ -294,22 +400,95 @@ class Agent:
     async def aresume(self, run: Run[T], **options: Unpack[ResumeOptions]) -> Run[T]: ...
     @overload
     async def aresume(self, run: str, **options: Unpack[ResumeOptions]) -> Run[Any]: ...
+    @shows(ResumeOptions)
     async def aresume(self, run: Run[Any] | str, **options: Unpack[ResumeOptions]) -> Run[Any]:
         """Resume a run as `resume` does, for callers that await. A cancel is as in `arun`."""
         work = self._resumed(run, options, asyncio.get_running_loop())
         return _typed_as(run, await asyncio.wrap_future(self._engine.loop.submit(work)))
 
+    @shows(DecideOptions)
+    def approve(
+        self,
+        run: Run[Any] | str,
+        *,
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Approve what a run waits for, resume it, and return its result.
+
+        The approval is of the call or program that waits now, by its digest: another one is not
+        made with it. With `all`, it is of everything that waits in the run and inside it, and of
+        every later call of the run. `by` is the name of who decides, by default the user and the
+        machine. The options are those of `resume`. Return None if the process of the run waits for
+        the decision, and goes on itself.
+
+        Raise `UsageError` if nothing waits, and `ResumeRefused` if several calls wait, or somebody
+        else was first. Raise what `resume` raises.
+        """
+        bound = self._decided(run, "approve", by=by, all=all)
+        return None if bound is None else self._continued(run, bound, options)
+
+    @shows(DecideOptions)
+    async def aapprove(
+        self,
+        run: Run[Any] | str,
+        *,
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Approve what a run waits for as `approve` does, for callers that await."""
+        bound = self._decided(run, "approve", by=by, all=all)
+        return None if bound is None else await self._acontinued(run, bound, options)
+
+    @shows(DecideOptions)
+    def deny(
+        self,
+        run: Run[Any] | str,
+        *,
+        because: str = "",
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Deny what a run waits for, resume it, and return its result.
+
+        A program gets an exception with the reason `because`. For a program that waited itself, the
+        model is told so, and writes another. The rest is as for `approve`.
+        """
+        bound = self._decided(run, "deny", by=by, because=because, all=all)
+        return None if bound is None else self._continued(run, bound, options)
+
+    @shows(DecideOptions)
+    async def adeny(
+        self,
+        run: Run[Any] | str,
+        *,
+        because: str = "",
+        all: bool = False,
+        by: str = "",
+        **options: Unpack[DecideOptions],
+    ) -> Run[Any] | None:
+        """Deny what a run waits for as `deny` does, for callers that await."""
+        bound = self._decided(run, "deny", by=by, because=because, all=all)
+        return None if bound is None else await self._acontinued(run, bound, options)
+
     @overload
     def fork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
     @overload
     def fork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
+    @shows(ForkOptions)
     def fork(self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]:
-        """Start a run that shares the first `turn` turns of another, and return its result.
+        """Start a run that shares its first turns with another, and return its result.
+
+        `turn` is the number of turns that are shared.
 
         The shared part is not paid again. With 0, only the start is shared. The next turns ask this
         agent's model. Limits are for the whole run, with the shared part; without any, those of the
         other run are kept, and so is the `temperature`. Raise `RunNotFound`, or `UsageError` or
-        `ResumeRefused` if the run cannot be forked after that turn.
+        `ResumeRefused` if the run cannot be forked after that turn. Raise `NoBackendAvailable`,
+        `AttachmentError`, and the errors inside steps as `resume` does.
         """
         return _typed_as(run, self._engine.loop.do(self._forked(run, turn, options)))
 
@@ -317,6 +496,7 @@ class Agent:
     async def afork(self, run: Run[T], *, turn: int, **options: Unpack[ForkOptions]) -> Run[T]: ...
     @overload
     async def afork(self, run: str, *, turn: int, **options: Unpack[ForkOptions]) -> Run[Any]: ...
+    @shows(ForkOptions)
     async def afork(
         self, run: Run[Any] | str, *, turn: int, **options: Unpack[ForkOptions]
     ) -> Run[Any]:
@@ -409,7 +589,8 @@ class Agent:
     def models_of_programs(self, sub_model: str | None = None) -> FindModel:
         """Return the function that finds the models which programs of a new run may ask.
 
-        `sub_model` is that of the run. Raise `UsageError` if there is no own model.
+        `sub_model` is that of the run. Raise `UsageError` if there is no own model, or if it cannot
+        be opened.
         """
         models = self._engine.models
         return models.for_programs(models.of(None), models.sub_model_of(sub_model, None, None))
@@ -439,6 +620,34 @@ class Agent:
 
     # -- inside --------------------------------------------------------------------------------
 
+    def _started(
+        self,
+        asked: AskedAnswer,
+        request: RunRequest,
+        caller: asyncio.AbstractEventLoop | None,
+        *,
+        deltas: bool = False,
+    ) -> Handle[Any]:
+        buffer = None
+        if deltas:
+            from tallystick.live.deltas import DeltaBuffer
+
+            buffer, heard = DeltaBuffer(), request.heard
+
+            def hear(delta: TextDelta) -> None:
+                buffer(delta)
+                heard(delta)
+
+            request = dataclasses.replace(request, heard=hear)
+        placed = self._engine.place_of_request(request)
+        run = new_id() if placed is None else placed.run
+
+        def finish(ended: Run[Any]) -> Run[Any]:
+            return asked.of(ended if placed is None else placed.result_for_caller(ended))
+
+        work = self._engine.run(request, placed, caller, run=run)
+        return Handle(self, self._engine, run, self._engine.loop.submit(work), finish, buffer)
+
     def _request(
         self, goal: str, answer: object, options: Mapping[str, object], *, of: str
     ) -> tuple[AskedAnswer, RunRequest]:
@@ -455,7 +664,7 @@ class Agent:
             schema=asked.schema,
             model=model,
             put_skills=given.pop("skills", ()),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
             grants=given.pop("grants", ()),
             seed=given.pop("seed", 0),
@@ -471,20 +680,63 @@ class Agent:
         caller: asyncio.AbstractEventLoop | None,
     ) -> Any:  # noqa: ANN401 (a coroutine)
         from tallystick.runtime.run.resume import ResumeRequest
+        from tallystick.runtime.runs.decided import as_decided
 
         given = check_options(options, ResumeOptions, of="resume")
+        decided = as_decided(given.pop("decision", None), by=given.pop("by", ""))
         request = ResumeRequest(
             given.pop("in_doubt", "halt"),
             _limits_in(given),
             given.pop("steal", False),
-            given.pop("watch", _watch_nothing),
+            _logged(given.pop("watch", _watch_nothing)),
             given.pop("heard", _hear_nothing),
-            given.pop("decision", None),
-            given.pop("by", ""),
+            decided,
             given.pop("sub_model", None),
         )
         found = _id_of(run)
         return self._engine.resume(found, request, self._engine.place_of_run(found), caller)
+
+    def _decided(
+        self,
+        run: Run[Any] | str,
+        decision: PersonDecision,
+        *,
+        by: str,
+        because: str = "",
+        all: bool = False,
+    ) -> tuple[str, Decided] | None:
+        """Return the run to resume, and the decision that is bound to what waits in it.
+
+        Return None if the process of the run waits for the decision: it has it then. Raise what
+        `pending`, `bind` and `submit` raise.
+        """
+        from tallystick.live.decide import bind, pending, submit
+        from tallystick.live.stop import person_here
+        from tallystick.runtime.runs.decided import Decided
+
+        self._engine.check_open()
+        found = pending(self.ledger, _id_of(run))
+        word = Decided(decision=decision, by=by or person_here(), because=because, all=all)
+        bound = bind(found, word)
+        if found.inside:
+            submit(self.ledger, found, bound)
+            return None
+        return found.run, bound
+
+    def _continued(
+        self, run: Run[Any] | str, bound: tuple[str, Decided], options: Mapping[str, object]
+    ) -> Run[Any]:
+        outermost, decided = bound
+        work = self._resumed(outermost, {**options, "decision": decided}, None)
+        return _typed_as(run, self._engine.loop.do(work))
+
+    async def _acontinued(
+        self, run: Run[Any] | str, bound: tuple[str, Decided], options: Mapping[str, object]
+    ) -> Run[Any]:
+        outermost, decided = bound
+        caller = asyncio.get_running_loop()
+        work = self._resumed(outermost, {**options, "decision": decided}, caller)
+        return _typed_as(run, await asyncio.wrap_future(self._engine.loop.submit(work)))
 
     def _forked(self, run: Run[Any] | str, turn: int, options: Mapping[str, object]) -> Any:  # noqa: ANN401
         from tallystick.runtime.run.fork import ForkRequest
@@ -494,7 +746,7 @@ class Agent:
             turn=turn,
             limits=_limits_in(given),
             temperature=given.pop("temperature", None),
-            watch=given.pop("watch", _watch_nothing),
+            watch=_logged(given.pop("watch", _watch_nothing)),
             heard=given.pop("heard", _hear_nothing),
         )
         fork = new_id()
@@ -532,7 +784,10 @@ def _instructions_of(given: object) -> str | None:
 
 
 def _skills_of(given: object) -> Skills | None:
-    """Return skills, or those in the directories that were given."""
+    """Return skills, or those in the directories that were given; None for None.
+
+    Raise `UsageError` for anything else, and what `Skills.of` raises.
+    """
     if given is None:
         return None
     from tallystick.skills.skills import Skills
@@ -546,7 +801,10 @@ def _skills_of(given: object) -> Skills | None:
 
 
 def _close_left(engine: Engine, process: int) -> None:
-    """Close an engine whose agent is gone, or was left open at the end of Python."""
+    """Close an engine whose agent is gone, or was left open at the end of Python.
+
+    Nothing is done in a process that was forked from that of the agent, `process`.
+    """
     # After a fork, the threads and the connections belong to the other process.
     if os.getpid() != process:
         return

@@ -34,7 +34,10 @@ class Chat:
 
     @property
     def session(self) -> str:
-        """The id of its session. The first use makes it, or raises `SessionNotFound`."""
+        """The id of its session. The first use makes or finds it.
+
+        Then it raises what `Sessions.find` does; for a new one, `SessionsFull`.
+        """
         if self._session is None:
             sessions = self._agent.sessions
             found = sessions.new().id if self._named is None else sessions.find(self._named)
@@ -81,6 +84,9 @@ class Chat:
         return ended
 
     def _with(self, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 (options of a run)
-        """Return the options of a run in the session, which is reopened if its time was over."""
+        """Return the options of a run in the session, which is reopened if its time was over.
+
+        `options` replace those of the conversation. Raise what `Sessions.resume` raises.
+        """
         self._agent.sessions.resume(self.session)
         return {**self._options, **options, "session": self.session}

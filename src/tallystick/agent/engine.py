@@ -19,7 +19,7 @@ from tallystick.agent.loop import LoopThread
 from tallystick.agent.models import AgentModels
 from tallystick.core.budget.amount import Budget
 from tallystick.core.charge import RunLimits
-from tallystick.core.errors import LedgerError, UsageError
+from tallystick.core.errors import InvalidLimit, LedgerError, UsageError
 from tallystick.core.history import History
 from tallystick.runtime.programs.backends import Backends
 from tallystick.sandbox.port import AUTO
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tallystick.model.price_table import Pricing
     from tallystick.runtime.calls.capability import Capability
     from tallystick.runtime.calls.decisions import FindReply
-    from tallystick.runtime.calls.functions import RunFunction
+    from tallystick.runtime.calls.functions import Ask, RunFunction
     from tallystick.runtime.context.attachments import RunAttachments
     from tallystick.runtime.run.assembly import RunContext, RunRequest
     from tallystick.runtime.run.fork import ForkRequest
@@ -90,6 +90,7 @@ class Engine:
         memory: Memory | str | None = None,
         vocabulary: VocabularyAsked | None = None,
         instructions: str | None = None,
+        ask: Ask | None = None,
         clock: str | datetime.datetime | None = None,
         timezone: str | None = None,
         say: Callable[[str], None] = lambda line: None,
@@ -107,6 +108,8 @@ class Engine:
         self._memory_name = memory if isinstance(memory, str) else None
         self._vocabulary = vocabulary
         self._instructions = instructions
+        self._ask = ask
+        self._say = say
         self.scopes = ClientScopes(
             budget=budget, total=total or _NO_LIMIT, pricing=pricing or PRICING
         )
@@ -143,24 +146,28 @@ class Engine:
         """
         with self._guard:
             if self._ledger is None:
-                self._ledger = self._open_stores.ledger
+                self._ledger = self.stores.ledger
             return self._ledger
 
     @property
     def attachments(self) -> Attachments:
         """The store for the attachments of the runs."""
-        return self._open_stores.attachments if self._attachments is None else self._attachments
+        return self.stores.attachments if self._attachments is None else self._attachments
 
     @property
     def sessions(self) -> Sessions:
         """The sessions of the ledger.
 
         For a ledger in a file they last, and other processes share them. Else they are in memory.
+        What they may keep on the disk is set by the configuration. Raise the errors of
+        `load_settings`.
         """
-        return self._open_stores.sessions
+        sessions = self.stores.sessions
+        sessions.bytes_max = self.settings.settings.session_bytes
+        return sessions
 
     @property
-    def _open_stores(self) -> Stores:
+    def stores(self) -> Stores:
         """The stores of the ledger. They are opened when the first one is needed."""
         with self._guard:
             if self._stores is None and self._ledger is None:
@@ -206,11 +213,13 @@ class Engine:
         timezone: str | None = None,
         instructions: str | None = None,
         temperature: float | None = None,
+        recursion_depth: int | None = None,
         **asked: Any,  # noqa: ANN401 (fields of the request, given by `run` and `arun`)
     ) -> RunRequest:
         """Return the request for a run. Settings that it lacks come from the configuration.
 
-        Raise `UsageError` if the request is wrong, or if this object is closed.
+        Raise `UsageError` if the request is wrong, or if this object is closed, and the errors of
+        `load_settings`.
         """
         from tallystick.core.machine.answer import schema_text
         from tallystick.runtime.run.assembly import RunRequest
@@ -225,6 +234,7 @@ class Engine:
             strategy=strategy,
             schema=schema_text(schema),
             temperature=temperature,
+            recursion_depth=_checked_depth(recursion_depth),
             instructions="\n".join(filter(None, (self._instructions, instructions))) or None,
             **asked,
         )
@@ -257,7 +267,9 @@ class Engine:
     def place_of_request(self, request: RunRequest) -> PlacedRun | None:
         """Return the run of the step around this call, new or recorded; None outside of steps.
 
-        The caller enters it. Raise `StepsDiverged` if the step asked for another run here.
+        The caller enters it. Raise `StepsDiverged` if the step asked for another run here. If the
+        step is recorded, raise `UsageError` too if an input cannot be read, a model cannot be
+        opened, or the ledger is another one.
         """
         from tallystick.runtime.run.surroundings import call_site_here
 
@@ -272,7 +284,7 @@ class Engine:
         return None if place is None else place.here(run)
 
     def model_of(self, name: str | None) -> Model:
-        """Return a model by its name; the agent's own for None."""
+        """Return a model by its name; the agent's own for None. Raise as `AgentModels.of` does."""
         return self.models.of(name)
 
     def check_open(self) -> None:
@@ -280,8 +292,17 @@ class Engine:
             raise UsageError("the agent is closed; make another one")
 
     async def run(
-        self, request: RunRequest, placed: PlacedRun | None, caller: _Loop | None = None
+        self,
+        request: RunRequest,
+        placed: PlacedRun | None,
+        caller: _Loop | None = None,
+        *,
+        run: str | None = None,
     ) -> Run:
+        """Run a goal to its end. `run` is the id of a new run, made here if there is none.
+
+        Raise what `context`, `enter_session` and `start` raise.
+        """
         from tallystick.runtime.run.children import ChildRuns
         from tallystick.runtime.run.start import start
         from tallystick.runtime.run.surroundings import NOTHING_AROUND, Within
@@ -291,12 +312,14 @@ class Engine:
             around: Surroundings = NOTHING_AROUND
             if placed is not None:
                 around = stack.enter_context(placed).around
-            run = new_id() if placed is None else placed.run
+            run = (run or new_id()) if placed is None else placed.run
             # The record of a run of an earlier process names its session.
             if request.session is not None and (placed is None or not placed.is_recorded):
                 from tallystick.sessions.surroundings import enter_session
 
-                lease = stack.enter_context(enter_session(self.sessions, request.session, run))
+                lease = stack.enter_context(
+                    enter_session(self.sessions, request.session, run, say=self._say)
+                )
                 around = lease if placed is None else Within(lease, around)
             if placed is not None:
                 return await placed.work(context, request, around)
@@ -304,7 +327,11 @@ class Engine:
             return await start(context, request, run=run, children=children, around=around)
 
     def _configure_scopes(self) -> None:
-        """Set the total and the prices of the scopes that pay for runs."""
+        """Set the total and the prices of the scopes that pay for runs.
+
+        A configured tokenizer needs the configured model, which is opened then. Raise the errors of
+        `load_settings`, and `UsageError` if that model cannot be opened.
+        """
         chosen = self.settings
         counted = ""
         # A configured tokenizer belongs to the configured model, and to no other.
@@ -353,7 +380,11 @@ class Engine:
         run: str | None = None,
         sub_model: str | None = None,
     ) -> RunContext:
-        """Return the context for a new run (`request`), or for a recorded one (`run`)."""
+        """Return the context for a new run (`request`), or for a recorded one (`run`).
+
+        Raise `UsageError` as `AgentModels.sub_model_of` does, and `ResumeRefused` if a body of the
+        recorded run was removed. A memory that was named is opened: raise what that raises.
+        """
         from tallystick.runtime.run.assembly import RunContext
 
         self._configure_scopes()
@@ -372,6 +403,7 @@ class Engine:
             run_attachments=self._run_attachments,
             lookup=self._lookup,
             leases=_Leases(self),
+            ask=self._ask,
         )
 
     def _capabilities_of(
@@ -411,7 +443,10 @@ class Engine:
         return [*made, *self.capabilities]
 
     def _memory_of(self) -> Memory | None:
-        """Return the memory of the runs. One that was named is opened on first use."""
+        """Return the memory of the runs, None if there is none.
+
+        One that was named is opened on first use. Raise what `Memory.open` raises.
+        """
         with self._guard:
             if self._memory_name is not None and self._opened_memory is None:
                 from tallystick.upkeep.memory import Memory
@@ -455,12 +490,15 @@ class Engine:
 
 
 def _keeps_attachments(ledger: Ledger | str | os.PathLike[str] | None) -> bool:
-    """Return True if a ledger is in a file, or will be, so that attachments are kept beside it."""
+    """Return True if a ledger keeps attachments itself: in a file, or at a place to be opened."""
     return ledger is None or isinstance(ledger, str | os.PathLike) or is_in_file(ledger)
 
 
 def _bridge_folder() -> BridgeFolder:
-    """Return the folder for the sockets on which native programs ask models of this process."""
+    """Return a new folder for sockets on which native programs ask models of this process.
+
+    Its directory is made on first use.
+    """
     from tallystick.bridge.sockets import BridgeFolder
 
     return BridgeFolder()
@@ -494,6 +532,20 @@ class _Leases:
         from tallystick.sessions.surroundings import SessionLeases
 
         return SessionLeases(lambda: self._client.sessions).finish(run, records)
+
+
+def _checked_depth(asked: int | None) -> int:
+    """Return the number of runs above a new one: as asked, or those above this place.
+
+    Raise `InvalidLimit` for what is no whole number from 0 up, and the errors of `depth_here`.
+    """
+    if asked is None:
+        from tallystick.runtime.calls.functions import depth_here
+
+        return depth_here()
+    if type(asked) is not int or asked < 0:
+        raise InvalidLimit(field="recursion_depth", given=asked, why="a whole number from 0 up")
+    return asked
 
 
 def _has_no_session(records: Sequence[Record]) -> bool:

@@ -78,7 +78,7 @@ class LoopThread:
         """Cancel all work, wait for it up to 10 seconds, and end the thread.
 
         Work that takes longer is left unfinished. Closing twice is harmless. Work that comes later
-        starts a new thread.
+        starts a new thread. Do not call this on the loop.
         """
         with self._guard:
             loop, self._loop = self._loop, None

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from tallystick.core.errors import Cancelled, UsageError
 from tallystick.model.port import (
@@ -21,15 +21,9 @@ from tallystick.model.port import (
 _ERROR_CHARS_MAX = 500
 
 
-class ChatMessage(TypedDict):
-    """One message of a prompt: its role is `system`, `user` or `assistant`."""
-
-    role: str
-    content: str
-
-
-# Returns the reply to messages: text, or a `ModelReply` with the usage that a provider reported.
-ModelFunction = Callable[[list[ChatMessage]], Any]
+# Returns the reply to messages, each with `role` and `content`: text, or a `ModelReply` with the
+# usage that a provider reported. It may be async.
+ModelFunction = Callable[[list[dict[str, str]]], Any]
 
 
 class CallableModel:
@@ -54,7 +48,7 @@ class CallableModel:
 
     async def ask(self, request: ModelRequest, *, heard: Heard) -> ModelReply:
         """Call the function with the messages. Raise `ModelError` if it raises, or returns none."""
-        messages = [ChatMessage(role=each.role, content=each.text) for each in request.messages]
+        messages = [{"role": each.role, "content": each.text} for each in request.messages]
         try:
             reply = await _called(self._function, messages)
         except (ModelError, Cancelled):
@@ -73,7 +67,7 @@ class CallableModel:
         """Do nothing: what the function opened is its own."""
 
 
-async def _called(function: ModelFunction, messages: Sequence[ChatMessage]) -> object:
+async def _called(function: ModelFunction, messages: Sequence[dict[str, str]]) -> object:
     given = list(messages)
     called = getattr(function, "__call__", None)  # noqa: B004 - its type decides, not whether
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):

@@ -120,7 +120,8 @@ class AgentModels:
     def of(self, name: str | None) -> Model:
         """Return a model by its name; the agent's own for None.
 
-        Raise `UsageError` if the name cannot be opened, or if there is no own model.
+        Raise `UsageError` if the name cannot be opened, or if there is no own model, and the errors
+        of `load_settings`.
         """
         with self._guard:
             if name is None or (self._own is not None and self._own.name == name):
@@ -166,7 +167,7 @@ class AgentModels:
         """Return the model that a recorded run names, or the agent's own if it is unknown here.
 
         If the agent was not given a model of its own, the named one is opened. The caller compares
-        the name of what is returned.
+        the name of what is returned. Raise what `of` raises.
         """
         if sub is not None and name is not None and (own := sub()).name == name:
             return own
@@ -177,7 +178,10 @@ class AgentModels:
         return next((each for each in (own, *self._known()) if each.name == name), own)
 
     def owned(self) -> list[Model]:
-        """Return the models that were opened here, and forget them: the caller closes them."""
+        """Return the models that were opened here or given as owned, and forget them.
+
+        The caller closes them.
+        """
         with self._guard:
             self._by_name.clear()
             owned, self._owned = self._owned, []
@@ -200,7 +204,10 @@ class AgentModels:
         return opened
 
     def _full_name(self, name: str) -> str:
-        """Return the name that a run records for a model, by the aliases of the settings."""
+        """Return the name that a run records for a model, by the aliases of the settings.
+
+        Raise the errors of `load_settings`.
+        """
         from tallystick.settings.models import recorded_name
 
         return recorded_name(name, self._settings.settings)

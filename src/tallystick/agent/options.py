@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from tallystick.runtime.calls.deltas import HearDelta
     from tallystick.runtime.context.inputs import Input
     from tallystick.runtime.run.assembly import Watch
+    from tallystick.runtime.runs.decided import Decided
     from tallystick.runtime.runs.result import Run
 
 # Dollars as a person writes them. A float is refused: 0.1 is not a tenth of a dollar.
 Dollars = str | int | Decimal
 Limits = RunLimits | Mapping[str, object]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class RunOptions(TypedDict, total=False):
@@ -46,8 +49,9 @@ class RunOptions(TypedDict, total=False):
     - `session`: the id or name of a session whose variables programs find
     - `grants`: rights, such as "attachments.read"
     - `temperature`, `seed`, `compact_at`, `clock`, `timezone`: as in the reference
-    - `watch`: called with the run and each record; `heard` with each
-      `TextDelta` while a reply arrives
+    - `recursion_depth`: the runs above this one, from which it counts up to its limit of depth;
+      otherwise those of the function around the call, or of `TALLYSTICK_DEPTH`
+    - `watch`: called with the run and each record; `heard` with each `TextDelta` of a reply
     """
 
     inputs: Mapping[str, InputValue] | InputValue | Sequence[Input] | None
@@ -67,17 +71,17 @@ class RunOptions(TypedDict, total=False):
     compact_at: int | None
     clock: str | datetime.datetime | None
     timezone: str | None
+    recursion_depth: int | None
     watch: Watch | None
     heard: HearDelta | None
 
 
-class ResumeOptions(TypedDict, total=False):
-    """The options of a resume, all by keyword. One that is left out, or None, has its default.
+class DecideOptions(TypedDict, total=False):
+    """The options of a resume after a decision, all by keyword. One that is None has its default.
 
     - `max_usd`, `max_tokens`, `limits`: for the whole run, with what it has spent
     - `in_doubt`: "halt", "retry" or "abandon" calls whose outcome is unknown
     - `steal`: take the run from another process
-    - `decision`, `by`: about a program that waits for a person, and the name of that person
     - `sub_model`: where the model of its sub-calls is, if the recorded name does not say
     - `watch`, `heard`: as for a run
     """
@@ -87,11 +91,20 @@ class ResumeOptions(TypedDict, total=False):
     limits: Limits | None
     in_doubt: InDoubt | None
     steal: bool | None
-    decision: PersonDecision | None
-    by: str | None
     sub_model: str | None
     watch: Watch | None
     heard: HearDelta | None
+
+
+class ResumeOptions(DecideOptions, total=False):
+    """The options of a resume: those of `DecideOptions`, and a decision.
+
+    - `decision`, `by`: about what waits for a person, and the name of that person; see
+      `Agent.approve` and `Agent.deny`
+    """
+
+    decision: PersonDecision | Decided | None
+    by: str | None
 
 
 class ForkOptions(TypedDict, total=False):
@@ -119,6 +132,32 @@ def check_options(options: Mapping[str, object], known: type, *, of: str) -> dic
     return {name: value for name, value in options.items() if value is not None}
 
 
+def shows(known: type) -> Callable[[Function], Function]:
+    """Return a decorator that has a function show its options one by one, in `help` and notebooks.
+
+    They are the fields of `known`, which type checkers read from the annotation of `**options`.
+    """
+
+    def mark(function: Function) -> Function:
+        found = inspect.signature(function)
+        kept = [each for each in found.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        fields = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_text_of(annotation)
+            )
+            for name, annotation in known.__annotations__.items()
+        ]
+        signature = found.replace(parameters=[*kept, *fields])
+        setattr(function, "__signature__", signature)  # noqa: B010 (unknown to types)
+        return function
+
+    return mark
+
+
+def _text_of(annotation: Any) -> Any:  # noqa: ANN401 (an annotation, which may be text)
+    return getattr(annotation, "__forward_arg__", annotation)
+
+
 # -- answers ------------------------------------------------------------------------------------
 
 
@@ -130,7 +169,7 @@ class AskedAnswer:
     decode: Callable[[object], Any] | None = None
 
     def of(self, run: Run[Any]) -> Run[Any]:
-        """Return a run whose value is of this type."""
+        """Give the value of a run this type, and return the run."""
         from tallystick.runtime.runs.result import as_type
 
         return as_type(run, self.decode)

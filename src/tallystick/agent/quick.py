@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tallystick.agent.agent import Agent
-from tallystick.agent.options import RunOptions, check_options
+from tallystick.agent.handle import Stream
+from tallystick.agent.options import RunOptions, check_options, shows
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -40,6 +41,7 @@ def run(goal: str, *, answer: None = None, **options: Unpack[QuickOptions]) -> R
 def run(goal: str, *, answer: TypeForm[T], **options: Unpack[QuickOptions]) -> Run[T]: ...
 @overload
 def run(goal: str, *, answer: Mapping[str, Any], **options: Unpack[QuickOptions]) -> Run[Any]: ...
+@shows(QuickOptions)
 def run(goal: str, *, answer: Any = None, **options: Unpack[QuickOptions]) -> Run[Any]:
     """Run a goal to its end with an agent of its own, and return the result.
 
@@ -60,12 +62,36 @@ async def arun(goal: str, *, answer: TypeForm[T], **options: Unpack[QuickOptions
 async def arun(
     goal: str, *, answer: Mapping[str, Any], **options: Unpack[QuickOptions]
 ) -> Run[Any]: ...
+@shows(QuickOptions)
 async def arun(goal: str, *, answer: Any = None, **options: Unpack[QuickOptions]) -> Run[Any]:
     """Run a goal as `run` does, for callers that await. Async tools run on their loop."""
     agent, given = _agent_of(options, of="arun")
     async with agent:
         ended: Run[Any] = await agent.arun(goal, answer=answer, **given)
     return ended
+
+
+@overload
+def stream(
+    goal: str, *, answer: None = None, deltas: bool = False, **options: Unpack[QuickOptions]
+) -> Stream[str]: ...
+@overload
+def stream(
+    goal: str, *, answer: TypeForm[T], deltas: bool = False, **options: Unpack[QuickOptions]
+) -> Stream[T]: ...
+@overload
+def stream(
+    goal: str, *, answer: Mapping[str, Any], deltas: bool = False, **options: Unpack[QuickOptions]
+) -> Stream[Any]: ...
+@shows(QuickOptions)
+def stream(
+    goal: str, *, answer: Any = None, deltas: bool = False, **options: Unpack[QuickOptions]
+) -> Stream[Any]:
+    """Return the events of a new run, with an agent of its own, as `Agent.stream` does."""
+    # The stream holds the agent, which is closed with it.
+    agent, given = _agent_of(options, of="stream")
+    made: Stream[Any] = agent.stream(goal, answer=answer, deltas=deltas, **given)
+    return made
 
 
 def _agent_of(options: Mapping[str, Any], *, of: str) -> tuple[Agent, Any]:

@@ -168,8 +168,9 @@ def reclaim(
     deleted; its ids stay, although no holder keeps them. With `dry_run`, nothing is deleted. Raise
     `ReclamationRefused`, with the report so far, if the manifest cannot be read. It is raised also
     if bytes are stored and no living holder has any, unless `policy` authorizes that. Raise
-    `AttachmentIoFailed` if the sweep cannot become an owner. Files that cannot be removed are in
-    the report, and raise nothing.
+    `AttachmentIoFailed` if the sweep cannot become an owner, the errors of the ledger that has the
+    rows, and what `needed` raises. Files that cannot be removed are in the report, and raise
+    nothing.
     """
     sweep = Sweep(attachments, policy=policy, dry_run=dry_run, needed=needed)
     for _ in sweep.steps():
@@ -182,7 +183,8 @@ def reclaim_forgotten(attachments: Reclaimable, ids: Sequence[str]) -> ReclaimRe
 
     This is for attachments that are replaced again and again. The caller removed its own row, so no
     owner has to be proven dead. Other bytes are not looked at; a sweep finds them. Return a report.
-    Raise `AttachmentIoFailed` if the deletion cannot become an owner.
+    Raise `AttachmentIoFailed` if the deletion cannot become an owner, and the errors of the ledger
+    that has the rows. A file that cannot be removed is in the report.
     The store's logs are not scrubbed, so the bytes may stay in one until a sweep.
     """
     sweep = Sweep(attachments, forgotten=ids)

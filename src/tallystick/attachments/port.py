@@ -340,7 +340,8 @@ class Store(Protocol):
     """Bytes by their digest.
 
     A method with an id raises `InvalidName` for one that is not safe as a file name. Rows are
-    changed in the transaction `within`; with None, in one of their own that is not forced.
+    changed in the transaction `within`; with None, in one of their own that is not forced. Errors
+    of the backend that has the rows are raised as they are.
     """
 
     @property

@@ -53,7 +53,8 @@ class SessionAttachments:
     A row is enough to be found, also a mere intent. A method with an id raises `AttachmentNotFound`
     without one, but for `delete`. It raises `InvalidName` for an id that is not safe as a file
     name, but for `commit`, which does not find it. Making a holder with a `session_id` of 0 or more
-    than 128 characters, or unprintable ones, raises `InvalidName`.
+    than 128 characters, or unprintable ones, raises `InvalidName`. Errors of the ledger that has
+    the rows are raised as they are.
     """
 
     def __init__(self, attachments: Attachments, *, session_id: str) -> None:

@@ -10,18 +10,23 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 from tallystick.bridge.door import BridgeDoor
-from tallystick.bridge.server import Bridge, environment_of
+from tallystick.bridge.server import ADDRESS, Bridge
 from tallystick.bridge.sockets import CLIENT
 from tallystick.bridge.tokens import TokenScope
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.records import RunStarted
-from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
+from tallystick.runtime.calls.capability import (
+    CapabilityBase,
+    ProgramGiven,
+    RunCapability,
+    RunServices,
+)
 from tallystick.runtime.calls.scope import CallScope
 from tallystick.storage.clock import new_id
 
@@ -57,21 +62,21 @@ class ShellBridge(RunCapability):
 
     def around(
         self, scope: CallScope, state: RunState
-    ) -> AbstractAsyncContextManager[Mapping[str, str]]:
+    ) -> AbstractAsyncContextManager[ProgramGiven]:
         """Open the bridge while a command of a shell runs; for other programs do nothing.
 
-        The variables of the environment that it yields name the bridge, the token and the client.
+        It yields the token, and variables that name the bridge and the client.
         If a question broke the record, its error is raised at the end, unless the command raised
         one of its own. Raise `UsageError` if the socket cannot be made.
         """
         if scope.program.kind != "bash":
-            return nullcontext({})
+            return nullcontext(ProgramGiven())
         return self._open_bridge(scope, state.started.temperature)
 
     @contextlib.asynccontextmanager
     async def _open_bridge(
         self, scope: CallScope, temperature: float | None
-    ) -> AsyncIterator[Mapping[str, str]]:
+    ) -> AsyncIterator[ProgramGiven]:
         door = self._services.door
         assert door is not None, "a replay has no bridge"
         asking = BridgeDoor(
@@ -91,10 +96,12 @@ class ShellBridge(RunCapability):
                     session=self._session_id,
                     run=self._services.run,
                     program=scope.program.intent,
+                    depth=scope.depth,
+                    depth_max=scope.limits.depth,
                 )
                 issued = bridge.issue(program, ask=asking.ask)
-                client = {_VARIABLE: str(self._folder / CLIENT)}
-                yield {**environment_of(listener.address, issued), **client}
+                client = {_VARIABLE: str(self._folder / CLIENT), ADDRESS: listener.address}
+                yield ProgramGiven(client, issued.text)
         finally:
             shutil.rmtree(sockets, ignore_errors=True)
         if scope.failed is not None:

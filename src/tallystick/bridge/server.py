@@ -235,15 +235,11 @@ def _outcome(task: _Task) -> Outcome:
 
 
 # Variables in the environment of the program that asks.
-ADDRESS, TOKEN = "TALLYSTICK_BRIDGE", "TALLYSTICK_BRIDGE_TOKEN"
+# The variable by which the client inside a program finds the bridge. The sandbox gives the token.
+ADDRESS = "TALLYSTICK_BRIDGE"
 _ROUTES = {"/health": "GET", "/query": "POST", "/query_batched": "POST"}
 _PAUSE_SECONDS = 0.05
 _READ_BYTES = 65_536
-
-
-def environment_of(address: str, token: IssuedToken) -> dict[str, str]:
-    """Return the variables by which the client inside a program finds the bridge."""
-    return {ADDRESS: address, TOKEN: token.text}
 
 
 class _Exchange:

@@ -45,7 +45,7 @@ class BridgeFolder:
         return self._path
 
     def close(self) -> None:
-        """Remove the directory with all that is in it. Closing twice is harmless."""
+        """Remove the directory with all that is in it, as far as possible. Harmless if repeated."""
         path, self._path = self._path, None
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)

@@ -33,11 +33,14 @@ from tallystick.core.records import (
 from tallystick.core.records.receipts import holds_reservations
 from tallystick.inputs.strategy import Estimate, StrategyEstimate
 from tallystick.ledger.port import Ledger, TransferLedger
+from tallystick.live.stop import person_here
 from tallystick.model.pacing import Pacing
 from tallystick.model.port import Model
 from tallystick.model.price_table import Pricing
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import recorded_model
 from tallystick.runtime.runs.result import Run, next_steps
+from tallystick.runtime.runs.waiting import Waiting
 from tallystick.sandbox.port import AUTO
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import Settings
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 # Further lines of a long one begin where the text of the first begins.
 _TEXT_COLUMN = 9
 _QUOTE_CHARS_MAX = 100
+# How much is shown of a call or a program that waits for a person.
+_WAITING_CHARS_MAX = 400
 # How much is shown of the last reply of a run without an answer.
 _REPLY_LINES_MAX, _REPLY_CHARS_MAX = 12, 200
 _NAME_CHARS_MAX = 300
@@ -96,7 +101,7 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
         # Broken on terminals only, so that a log can be searched for the whole message.
         line = f"stopped  {result.stop}: {result.detail} ({what})"
         echo_line(line, indent=_TEXT_COLUMN, err=True)
-        for line in _reply_lines(result):
+        for line in (*waiting_lines(result.waits), *_reply_lines(result)):
             echo_line(line, indent=_TEXT_COLUMN, err=True)
     if result.session_lost:
         echo_error_line(
@@ -107,6 +112,52 @@ def show_run(result: Run, *, quiet: bool, answer: bool = True, bounded: bool = F
     echo_error_line(f"ledger   run {result.run} in {result.ledger}")
     for number, line in enumerate(next_steps(result)):
         echo_error_line(f"{'' if number else 'next':<9}{line}")
+
+
+def waiting_lines(waits: Sequence[Waiting]) -> list[str]:
+    """Write what waits for a person, each call or program in a line."""
+    return [
+        f"waits    {plain(each.text(), chars_max=_WAITING_CHARS_MAX)}  (turn {each.turn} of run "
+        f"{each.run})"
+        for each in waits
+    ]
+
+
+def has_person() -> bool:
+    """Return True if somebody can be asked: input and messages are a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def word_on_terminal(result: Run, display: Display) -> Decided | None:
+    """Ask the person at this terminal about what a run waits for, and return the decision.
+
+    Return None if the run does not wait, if there is no terminal, or if the person leaves it open.
+    """
+    if result.stop != "waiting" or not result.waits:
+        return None
+    if not (display.shows_progress and has_person()):
+        return None
+    for line in waiting_lines(result.waits):
+        echo_error_line(line)
+    choice = click.prompt(
+        "approve (y), approve all of this run (a), deny (n), or decide later (l)?",
+        type=click.Choice(["y", "a", "n", "l"]),
+        default="l",
+        show_choices=False,
+        err=True,
+    )
+    if choice == "l":
+        return None
+    because = ""
+    if choice == "n":
+        because = click.prompt("why?", default="", show_default=False, err=True)
+    return Decided(
+        decision="deny" if choice == "n" else "approve",
+        by=person_here(),
+        because=because,
+        sha256s=tuple(sorted({each.sha256 for each in result.waits})),
+        all=choice == "a",
+    )
 
 
 def _cost_line(result: Run, *, bounded: bool) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tallystick.core.records import StopReason
     from tallystick.sandbox.port import ExecutionResult
 
-OK, FAILED, USAGE, BUDGET, SANDBOX, PROVIDER, LEDGER, IN_DOUBT, DIVERGED = range(9)
+OK, FAILED, USAGE, BUDGET, SANDBOX, PROVIDER, LEDGER, IN_DOUBT, DIVERGED, WAITING = range(10)
 INTERRUPTED = 130
 _LIMITS = frozenset({"fuel", "memory", "wall", "deadline", "output", "host_calls"})
 
@@ -26,6 +26,7 @@ _STOPS: dict[StopReason, int] = {
     "sandbox_error": SANDBOX,
     "in_doubt": IN_DOUBT,
     "no_progress": FAILED,
+    "waiting": WAITING,
 }
 
 

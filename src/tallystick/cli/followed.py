@@ -22,6 +22,8 @@ from tallystick.interop.trajectory_events import (
     ErrorSeen,
     HostAnswer,
     HostCall,
+    HostCallDecided,
+    HostCallWaiting,
     LlmCall,
     LlmResponse,
     QueryComplete,
@@ -131,11 +133,8 @@ def _text(event: TrajectoryEvent) -> str | None:
             return _of_call(event)
         case CommandParsed() | CommandParseFailed() | CommandChecked() | CommandExecuted():
             return _of_command(event)
-        case HostCall():
-            return f"calls     {_call(event.name, event.request)}"
-        case HostAnswer():
-            verdict = "ok" if event.success else "error"
-            return f"answered  {_call(event.name, event.request)}  {verdict}"
+        case HostCall() | HostCallWaiting() | HostCallDecided() | HostAnswer():
+            return _of_host_call(event)
         case BudgetWarning():
             said = event.message or (f"{event.share} % used" if event.share else "the last turn")
             return f"budget    {plain(said)}"
@@ -148,7 +147,9 @@ def _of_run(event: QueryStart | QueryComplete) -> str:
         answer = "" if event.result is None else f"  {_short(event.result)}"
         return f"ended     {event.stop}{answer}"
     goal = "" if event.goal is None else f"  {_short(event.goal)}"
-    decided = "" if event.decision is None else f"  {event.decision} by {plain(event.by or '')}"
+    decided = ""
+    if isinstance(event.decision, str) and isinstance(event.by, str):
+        decided = f"  {event.decision} by {plain(event.by)}"
     return f"{event.begun:<9} run {plain(event.query)}{goal}{decided}"
 
 
@@ -183,6 +184,20 @@ def _of_program(event: CommandExecuted) -> str:
     said = event.error or event.answer or (event.stdout if event.stdout.text else event.value)
     text = "" if said is None else f"  {_short(said)}"
     return f"ran       {event.stop}{calls}{text}"
+
+
+def _of_host_call(event: HostCall | HostCallWaiting | HostCallDecided | HostAnswer) -> str:
+    match event:
+        case HostCall():
+            return f"calls     {_call(event.name, event.request)}"
+        case HostCallWaiting():
+            return f"waits     {_call(event.name, event.request)}  for a person"
+        case HostCallDecided():
+            said = f"decided   {event.decision} by {plain(event.by)}  {plain(event.because)}"
+            return said.rstrip()
+        case HostAnswer():
+            verdict = "ok" if event.success else "error"
+            return f"answered  {_call(event.name, event.request)}  {verdict}"
 
 
 def _call(name: str, request: Content | None) -> str:

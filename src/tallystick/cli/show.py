@@ -9,11 +9,12 @@ import msgspec
 
 from tallystick.core.charge import RunLimits, shown_usd
 from tallystick.core.ids import moment_text
-from tallystick.core.machine.compaction import BRIEF, EARLIER
 from tallystick.core.records import (
     FIGURE_MAX,
     AskModel,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -70,7 +71,7 @@ def transcript_lines(record: Record) -> list[str]:
             return [f"          {_query(record)}"]
         case RunProgram() | ProgramFinished():
             return [f"turn {record.turn:<4} {_program(record)}"]
-        case CallHost() | HostAnswered():
+        case CallHost() | HostAnswered() | CallWaiting() | CallDecided():
             return [f"          {_host(record)}"]
         case ReceiptIssued() | SnapshotTaken() | SkillMatched() | ProgramChecked():
             return _side_lines(record)
@@ -115,6 +116,18 @@ def _match_text(record: SkillMatched) -> str:
     scores = {each.id: each.score for each in record.candidates}
     said = ", ".join(f"{plain(id)} ({scores.get(id, 0):.2f})" for id in record.matched)
     return f"matched {said}" if said else "none matches"
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes with its unit: 12 B, 3.1 KiB, 1.7 MiB, 2.0 GiB."""
+    if size < 1_024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1_024
+        if amount < 1_024 or unit == "GiB":
+            break
+    return f"{amount:,.1f} {unit}"
 
 
 def quantity(count: int, noun: str) -> str:
@@ -196,7 +209,8 @@ def _continuation(record: RunEnded | RunResumed | RunForked | RunPruned) -> str:
 def _decided(record: RunResumed) -> str:
     if record.decision is None:
         return ""
-    return f"  {decided(record.decision, by=record.by, at=record.at)}"
+    why = f": {plain(record.because)}" if isinstance(record.because, str) else ""
+    return f"  {decided(record.decision, by=record.by, at=record.at)}{why}"
 
 
 def decided(decision: PersonDecision, *, by: str, at: int) -> str:
@@ -226,8 +240,12 @@ def _step(record: StepEntered | StepLeft) -> str:
             )
 
 
-def _host(record: CallHost | HostAnswered) -> str:
+def _host(record: CallHost | HostAnswered | CallWaiting | CallDecided) -> str:
     match record:
+        case CallWaiting():
+            return f"waits      {plain(recorded_call_text(record))}  for a person"
+        case CallDecided():
+            return f"decided    {decided(record.decision, by=record.by, at=record.at)}"
         case CallHost():
             return f"calling    {plain(recorded_call_text(record))}  {record.policy}"
         case HostAnswered():
@@ -262,6 +280,9 @@ def _compaction_lines(record: AskModel) -> list[str]:
 
     The names of the parts of the prompt say so.
     """
+    # Commands that show no record of a model need not load the state machine.
+    from tallystick.core.machine.compaction import BRIEF, EARLIER
+
     short = sum(each.startswith(BRIEF) for each in record.added)
     parts = [part for each in record.added for part in each.split("+")]
     gone = [each.removeprefix(EARLIER) for each in parts if each.startswith(EARLIER)]

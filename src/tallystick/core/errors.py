@@ -7,11 +7,13 @@
     │   ├── InvalidName           a name that may not be used
     │   └── SnapshotExists        a snapshot of that name is there
     ├── Refused               policy said no, and it is not a fault
+    │   ├── CallDenied            a person denied a call of a program
     │   ├── CapabilityDenied      a name that is absent or not granted: the same answer for both
     │   │   └── SkillToolDenied       a function that a loaded skill does not name
     │   ├── InvalidSessionState   the session cannot do that in the state it is in
     │   ├── MaxExtensionsReached  it was extended as often as it may be
     │   ├── MaxSnapshotsReached   the session has as many snapshots as it may
+    │   ├── SessionsFull          sessions keep more bytes than they may
     │   ├── NotSupported          this backend cannot do that
     │   ├── NotSupportedHere      this operating system lacks what is needed
     │   └── RecursionDepthExceeded  one level more than a session may have
@@ -176,6 +178,21 @@ class Refused(TallystickError):
     code = "refused"
 
 
+class CallDenied(Facts, Refused):
+    """A person denied a call of a program. It was not made."""
+
+    code = "refused.denied"
+    told_as = "Denied"
+
+    name: str
+    by: str
+    because: str
+
+    def text(self) -> str:
+        why = f": {self.because[:1_000]}" if self.because else ""
+        return f"{self.name[:80]} was not called: {self.by or 'a person'} denied it{why}"
+
+
 class CapabilityDenied(Facts, Refused):
     """A program asked for what it was not given. Absent and not granted look the same."""
 
@@ -230,6 +247,21 @@ class MaxSnapshotsReached(Facts, Refused):
     says = "the session has {limit} snapshots, the most it may; delete one first"
 
     limit: int
+
+
+class SessionsFull(Facts, Refused):
+    """Sessions keep more bytes than they may. `used` and `most` are bytes."""
+
+    code = "refused.sessions_full"
+
+    used: int
+    most: int
+
+    def text(self) -> str:
+        return (
+            f"sessions keep {self.used:,} bytes on the disk; at most {self.most:,} are allowed "
+            f"(session_mb): tally session prune offers the oldest"
+        )
 
 
 class NotSupported(Facts, Refused):

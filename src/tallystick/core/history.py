@@ -22,7 +22,9 @@ from tallystick.core.records import (
     DOUBTED,
     LEFT,
     AskModel,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     Continuation,
@@ -192,6 +194,27 @@ class History:
     def child_refusal(self, intent: int, item: int) -> QueryRefused | None:
         """Return the refusal of a child run, or with `WHOLE` of a batch; None if there is none."""
         return self._refusals.get((intent, item))
+
+    def waiting(self, intent: int) -> CallWaiting | None:
+        """Return the record that a host call needs a person's word; None if it needed none."""
+        return self._waiting.get(intent)
+
+    @cached_property
+    def _waiting(self) -> Mapping[int, CallWaiting]:
+        return _by_intent(self._all(CallWaiting))
+
+    @cached_property
+    def undecided(self) -> Sequence[CallWaiting]:
+        """The calls that wait for a person's word, in their order."""
+        decided = {each.intent for each in self._all(CallDecided)}
+        return [
+            each
+            for each in self._all(CallWaiting)
+            if each.intent not in decided
+            and not self.begun(Key("host", each.intent))
+            and not self.is_answered(each.intent)
+            and each.program not in self.finished
+        ]
 
     def is_answered(self, intent: int) -> bool:
         """Return True if the answer to a host call is recorded."""

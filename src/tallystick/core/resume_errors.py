@@ -1,9 +1,11 @@
 """Define the errors of a run that is not resumed, in the families of `tallystick.core.errors`.
 
 TallystickError
+├── NeedsPerson           a call needs a person's word; the run ends as waiting
 ├── LeftInDoubt           shown to a program for an effect that is not repeated
 └── RunInDoubt            calls of the run were begun, and their outcome is unknown
 UsageError
+├── FunctionsMissing      a run whose functions are not here
 └── ResumeRefused         a run that cannot be resumed
 ReplayDiverged
 └── ResumeDiverged        run again on its record, the run did something else
@@ -41,6 +43,12 @@ class RunInDoubt(Facts, TallystickError):
         )
 
 
+class NeedsPerson(TallystickError):
+    """A call of a program needs a person's word. The run ends as waiting, until it is resumed."""
+
+    code = "waiting"
+
+
 class ResumeRefused(Facts, UsageError):
     """A run that cannot be resumed, and the reason."""
 
@@ -49,6 +57,12 @@ class ResumeRefused(Facts, UsageError):
 
     run: str
     why: str
+
+
+class FunctionsMissing(UsageError):
+    """Programs of a recorded run may call functions that are not here."""
+
+    code = "usage.functions"
 
 
 class ResumeDiverged(ReplayDiverged):

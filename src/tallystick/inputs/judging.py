@@ -105,7 +105,10 @@ def names_judgement(question: str) -> bool:
 
 
 def are_messages(sampled: Sequence[str]) -> bool:
-    """Return True if lines are messages, as in a chat: sentences that do not repeat."""
+    """Return True if lines are messages, as in a chat: sentences that do not repeat.
+
+    Only the first 2,000 characters of a line are read.
+    """
     if not _are_sentences(sampled):
         return False
     words = (found[0].lower() for line in sampled for found in _LETTERS.finditer(line[:2_000]))

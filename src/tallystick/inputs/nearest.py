@@ -170,7 +170,7 @@ class _Seen:
             if not at or not folded[at - 1].isalnum():
                 hits += 1
                 if self.counts[word] + hits <= _HITS_MAX:
-                    start, around = _passage(body, at)
+                    start, around = _passage_at(body, at)
                     self._hits[word].append(
                         _Hit(text=text, block=block, at=at, around=around, start=start)
                     )
@@ -223,7 +223,7 @@ class _Seen:
         return []
 
 
-def _passage(body: str, at: int) -> tuple[int, str]:
+def _passage_at(body: str, at: int) -> tuple[int, str]:
     """Return the start and the text of a passage around a place, in one line.
 
     It begins at the sentence or line of that place, if that is not too far before it.
@@ -244,7 +244,7 @@ def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
 
 
 def _names_in(hit: _Hit, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the names in a passage, in lower case, that no word of the question begins."""
+    """Return up to 12 names in a passage, in lower case, that no word of the question begins."""
     found = dict.fromkeys(match[0].lower() for match in _NAME.finditer(hit.around))
     return tuple(name for name in found if not name.startswith(tuple(words)))[:_NAMES_MAX]
 

@@ -32,7 +32,7 @@ _TOLD_MAX = 3
 def wants_stdin(named: Sequence[str]) -> bool:
     """Return True if one of the names is standard input.
 
-    Raise `UsageError` for a name that is malformed, as `read_inputs` does.
+    Raise `UsageError` for a malformed name before that, as `read_inputs` does.
     """
     return any(_split(each)[1] == _STDIN for each in named)
 

@@ -367,7 +367,10 @@ def _is_header(cells: Sequence[str]) -> bool:
 
 
 def _is_data(name: str, column: Sequence[str]) -> bool:
-    """Return True if a cell of the first record looks like data, not like the name of a column."""
+    """Return True if a cell of the first record looks like data, not like the name of a column.
+
+    It is among the values of its column, or has digits and the form of the first of them.
+    """
     if name in column:
         return True
     return any(each.isdigit() for each in name) and _cell_form(name) == _cell_form(column[0])

@@ -132,6 +132,7 @@ _OURS = {
     "query": "LlmCallFailed",
     "refused": "NotSupported",
     "refused.budget": "TokenBudgetExceeded",
+    "refused.denied": "NotSupported",
     "refused.code_mode": "ExecutionFailed",
     "refused.code_mode.empty": "CommandParseFailed",
     "refused.code_mode.fuel": "TokenBudgetExceeded",
@@ -140,11 +141,13 @@ _OURS = {
     "refused.memory.embedder": "ConfigError",
     "refused.memory.model": "ConfigError",
     "refused.overrun": "TokenBudgetExceeded",
+    "refused.sessions_full": "SnapshotCreationFailed",
     "refused.unpriced": "TokenBudgetExceeded",
     "replay": "ExecutionFailed",
     "usage": "ConfigError",
     "usage.recall_program": "CommandParseFailed",
     "usage.snapshot_exists": "SnapshotCreationFailed",
+    "waiting": "NotSupported",
 }
 # The row for the dimension of a budget. The table has three kinds; any dimension but time and depth
 # counts as tokens.
@@ -159,6 +162,7 @@ _STOPS: Mapping[StopReason, str] = {
     "sandbox_error": "VmCrashed",
     "in_doubt": "ExecutionFailed",
     "no_progress": "ExecutionFailed",
+    "waiting": "NotSupported",
 }
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, assert_never
 
+import msgspec
+
 from tallystick.attachments.port import AttachmentError, Store
 from tallystick.core.chain import Sealed, time_of
 from tallystick.core.errors import (
     InvalidName,
-    LedgerCorrupt,
+    RecordUnreadable,
     RunNotFound,
     TransferRefused,
     UsageError,
@@ -33,7 +35,9 @@ from tallystick.core.machine.reply import Reply, command_name, parse_reply
 from tallystick.core.records import (
     AskModel,
     AttachmentRef,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     FilesKept,
@@ -71,11 +75,14 @@ from tallystick.interop.trajectory_events import (
     CommandParsed,
     CommandParseFailed,
     CommandStarted,
+    Content,
     EntryPosition,
     ErrorSeen,
     GivenText,
     HostAnswer,
     HostCall,
+    HostCallDecided,
+    HostCallWaiting,
     LlmCall,
     LlmResponse,
     QueryComplete,
@@ -256,6 +263,34 @@ def verdict_event(at: EntryPosition, record: ProgramChecked, shown: Shown) -> Co
     )
 
 
+def waiting_event(
+    at: EntryPosition, record: CallWaiting | CallDecided, shown: Shown
+) -> HostCallWaiting | HostCallDecided:
+    """Return the event of a call that waits for a person, or of what was decided about it."""
+    if isinstance(record, CallDecided):
+        return HostCallDecided(
+            **at,
+            intent=record.intent,
+            request_sha256=record.request_sha256,
+            decision=record.decision,
+            by=record.by,
+            because=record.because,
+        )
+    return HostCallWaiting(
+        **at,
+        intent=record.intent,
+        name=record.name,
+        request_sha256=record.request_sha256,
+        request=_request_of(record, shown),
+    )
+
+
+def _request_of(record: CallHost | CallWaiting, shown: Shown) -> Content | None:
+    if isinstance(record.request_ref, AttachmentRef):
+        return shown.stored_content("", record.request_ref)
+    return shown.content(record.request) if isinstance(record.request, str) else None
+
+
 def host_events(
     at: EntryPosition, record: CallHost | HostAnswered, shown: Shown
 ) -> Iterator[HostCall | HostAnswer]:
@@ -263,19 +298,17 @@ def host_events(
 
     There is none for the answer of a piece of a text, and of a model call, which has its own.
     """
-    request = shown.content(record.request) if isinstance(record.request, str) else None
     if isinstance(record, CallHost):
-        if isinstance(record.request_ref, AttachmentRef):
-            request = shown.stored_content("", record.request_ref)
         yield HostCall(
             **at,
             intent=record.intent,
             name=record.name,
             attempt=record.attempt,
             request_sha256=record.request_sha256,
-            request=request,
+            request=_request_of(record, shown),
         )
     elif record.reply_sha256 is None:
+        request = shown.content(record.request) if isinstance(record.request, str) else None
         reply = record.reply[1:].decode("utf-8", "replace")
         yield HostAnswer(
             **at,
@@ -334,7 +367,7 @@ class ChainEntry:
 def entry_of(run: str, seq: int, sealed: Sealed) -> ChainEntry | None:
     """Return an entry of a ledger with its record; None if its body was erased.
 
-    Raise `LedgerCorrupt` if the body is no record of this version.
+    Raise `RecordUnreadable` if the body is no record of this version.
     """
     if sealed.body is None:
         return None
@@ -455,6 +488,8 @@ class Trajectory:
                 yield from self._end_events(run, entry, record)
             case RunProgram() | ProgramFinished() | ProgramChecked() as record:
                 yield from self._program_events(run, entry, record)
+            case CallWaiting() | CallDecided() as record:
+                yield waiting_event(run.at(entry), record, self._shown)
             case CallHost() | HostAnswered() as record:
                 yield from host_events(run.at(entry), record, self._shown)
             # Other systems have no events for these. They are listed one by one, and not as "all
@@ -538,13 +573,14 @@ class Trajectory:
         if isinstance(record, RunForked):
             model, run.session_id = record.model, record.session_id
         run.model = model or run.model
-        decided = None if isinstance(record, RunForked) else record.decision
+        # Left out where nothing was decided: older readers know no such field.
+        word = record if isinstance(record, RunResumed) and record.decision is not None else None
         return QueryStart(
             **run.at(entry, said=record.at),
             query=entry.run,
             begun="forked" if isinstance(record, RunForked) else "resumed",
-            decision=decided,
-            by=None if isinstance(record, RunForked) or decided is None else record.by,
+            decision=msgspec.UNSET if word is None else word.decision or msgspec.UNSET,
+            by=msgspec.UNSET if word is None else word.by,
             parent_query=run.parent,
             model=model,
             limits=record.limits,
@@ -716,12 +752,11 @@ class ChainSource:
 
 
 def _record_in(run: str, seq: int, body: bytes) -> Record:
-    """Return the record of an entry. Raise `LedgerCorrupt` if it is none of this version."""
+    """Return the record of an entry. Raise `RecordUnreadable` if it is none of this version."""
     try:
         return decode_record(body)
     except UNREADABLE as error:
-        why = f"entry {seq} cannot be read ({error}); tally verify {run} says more"
-        raise LedgerCorrupt(where=f"run {run}", why=why) from error
+        raise RecordUnreadable(run=run, seq=seq, why=str(error)) from error
 
 
 def export_trajectory(
@@ -738,8 +773,8 @@ def export_trajectory(
     `redact` leaves texts out; without `full`, long texts are cut. A new file is removed if the
     export fails; what was written to an open one stays. Raise `UsageError` for a chain of steps,
     and for a run without any content left or yet; `RunNotFound` or `InvalidName` for no run. Raise
-    `TransferRefused` if a new file exists or cannot be written, `LedgerCorrupt` for a record that
-    cannot be read, and other errors of the ledger.
+    `TransferRefused` if a new file exists or cannot be written, `RecordUnreadable` for a
+    record that cannot be read, and other errors of the ledger.
     """
     first = [each.body for each in ledger.read(run, stop=1) if each.body is not None]
     if holds_steps([_record_in(run, 0, body) for body in first]):

@@ -134,6 +134,7 @@ TERMINATIONS: dict[StopReason, Termination] = {
     "sandbox_error": "Error",
     "in_doubt": "Error",
     "no_progress": "Error",
+    "waiting": "Error",
 }
 _BUDGETS: dict[str, Termination] = {
     "tokens": "TokenBudgetExhausted",
@@ -221,8 +222,8 @@ class QueryStart(_Event, frozen=True, kw_only=True, tag="query_start"):
     model: str | None = None
     limits: RunLimits | None = None
     contexts: tuple[GivenText, ...] = ()
-    decision: PersonDecision | None = None
-    by: str | None = None
+    decision: PersonDecision | msgspec.UnsetType = msgspec.UNSET
+    by: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class LlmCall(_Event, frozen=True, kw_only=True, tag="llm_call"):
@@ -308,6 +309,28 @@ class HostCall(_Event, frozen=True, kw_only=True, tag="host_call"):
     attempt: int
     request_sha256: str
     request: Content | None
+
+
+class HostCallWaiting(_Event, frozen=True, kw_only=True, tag="host_call_waiting"):
+    """A call of a program needs a person's word. The run ends as `waiting`, or waits inside.
+
+    `request` is as in `HostCall`. A decision is bound to its digest.
+    """
+
+    intent: int
+    name: str
+    request_sha256: str
+    request: Content | None
+
+
+class HostCallDecided(_Event, frozen=True, kw_only=True, tag="host_call_decided"):
+    """The person `by` decided about a call that waited inside. Else that is in `query_start`."""
+
+    intent: int
+    request_sha256: str
+    decision: PersonDecision
+    by: str
+    because: str
 
 
 class HostAnswer(_Event, frozen=True, kw_only=True, tag="host_answer"):
@@ -404,6 +427,8 @@ TrajectoryEvent = (
     | CommandStarted
     | CommandExecuted
     | HostCall
+    | HostCallWaiting
+    | HostCallDecided
     | HostAnswer
     | QueryComplete
     | SessionEnd

@@ -26,7 +26,10 @@ class DeltaBuffer:
         self.came = threading.Event()
 
     def __call__(self, delta: TextDelta) -> None:
-        """Add a delta. It never waits for a reader."""
+        """Add a delta; one that begins the text again replaces what waits of its call.
+
+        It never waits for a reader.
+        """
         key = (delta.run, delta.call, delta.intent, delta.item)
         with self._guard:
             before = self._waiting.get(key)

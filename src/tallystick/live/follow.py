@@ -173,7 +173,10 @@ class Followed:
             self._deltas.came.wait(_LOOK_SECONDS)
 
     def _look(self) -> bool:
-        """Make the next events. Return False if there are none, and none will come."""
+        """Make the next events ready. Return False if there are none, and none will come.
+
+        Then this is closed. True does not mean that there are some now.
+        """
         if self._over:
             return False
         # Asked before the ledger is read: what a run writes before it ends is read then.

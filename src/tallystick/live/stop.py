@@ -56,9 +56,9 @@ def stop(
             return stop(run, wait=wait, by=by, ledger=stores.ledger)
     found = resolve_run(ledger, run)
     row = ledger.row(found)
-    outermost = _outermost(ledger, found)
-    if outermost != found and is_running(ledger, outermost):
-        raise UsageError(f"run {found} is inside run {outermost}: tally stop {outermost}")
+    root = outermost(ledger, found)
+    if root != found and is_running(ledger, root):
+        raise UsageError(f"run {found} is inside run {root}: tally stop {root}")
     if not request_stop(ledger, found, by=by or person_here()):
         state = "has not begun" if row is None or not row.head.count else "has not ended"
         ended = state if row is None or row.stop is None else f"has ended: {row.stop}"
@@ -66,7 +66,8 @@ def stop(
     return Stopped(run=found, stop=_wait_for_end(ledger, found, wait))
 
 
-def _outermost(ledger: Ledger, run: str) -> str:
+def outermost(ledger: Ledger, run: str) -> str:
+    """Return the run around a run that no program began; the run itself if it is that."""
     seen = {run}
     while (row := ledger.row(run)) is not None and row.caller is not None:
         if row.caller in seen:

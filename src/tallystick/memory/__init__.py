@@ -12,6 +12,8 @@ contract of this module; what else is in the package is internal.
 - `list_notes` returns a `Page` of notes, `memory_stats` counts them as `MemoryStats`, and
   `check_memory` checks the log and the receipts: `Checked`
 - `review_queue` lists each `Held` note, and `review` decides about one with a `Verdict`
+- `Share` is a rule for whom notes are shared with, up to a `Permission`; `Relation` links two notes
+- `Faded` is what a pass of decay did; `Profile` has the weights of a ranking
 - `Criteria` choose notes to forget, in one way: a `ForgetStrategy`
 - `export_notes` writes notes, `read_export` reads `ExportedNotes`, `import_notes` keeps them:
   `Imported`

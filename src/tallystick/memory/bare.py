@@ -287,6 +287,7 @@ def _date_and_clock(
 ) -> tuple[datetime.date | None, datetime.time | None, datetime.tzinfo, int] | None:
     """Return date, time of day, zone and the end; None if there is neither date nor time of day.
 
+    None also if the time of day cannot be. The date is None if it has two readings.
     The time may stand before or after the date: `1:56 pm on 8 May, 2023`.
     """
     zone: datetime.tzinfo = datetime.UTC

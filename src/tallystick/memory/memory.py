@@ -272,7 +272,13 @@ class Memory:
             embedder.embed("warm")
         index = self._standing_index()
         with looking(
-            self.store, reader=self._reader, filters=NOW, as_of=None, at=None, index=index
+            self.store,
+            reader=self._reader,
+            filters=NOW,
+            as_of=None,
+            at=None,
+            index=index,
+            vectors=embedder is not None,
         ) as looked:
             looked.count_all(count_tokens, tokenizer=TOKENIZER)
 
@@ -347,8 +353,9 @@ class Memory:
     ) -> Remembered:
         """Remember a text in place of several notes. They stay, and are recalled as of before.
 
-        Raise `NoteInvalid` for fewer than two notes, notes of several agents, or notes that are not
-        recalled, such as deleted ones. Raise `NoteNotFound` or `MemoryPermissionDenied` for a note
+        Raise `NoteInvalid` for fewer than two notes, notes of several agents, notes that are not
+        recalled, such as deleted ones, another type of memory, or a text that cannot be a note or
+        is that of one of them. Raise `NoteNotFound` or `MemoryPermissionDenied` for a note
         that may not be changed.
         """
         kinds = {each.value: each for each in MemoryType}
@@ -431,7 +438,8 @@ class Memory:
         """Return who may see which notes, of this reader's notes and of those shared with it.
 
         Rules for all notes are among them, with `id` None. With `id`, return those of one note.
-        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there is no such note.
+        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there is no such note,
+        and the errors of `resolve_as_of`.
         """
         if id is not None:
             self.note(id, as_of=as_of)
@@ -453,7 +461,8 @@ class Memory:
     def relations(self, id: str, *, as_of: int | str | None = None) -> tuple[Relation, ...]:
         """Return the relations of a note to others that this reader sees, its own first.
 
-        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there is no such note.
+        `as_of` is a position in the log or a time. Raise `NoteNotFound` if there is no such note,
+        and the errors of `resolve_as_of`.
         """
         self.note(id, as_of=as_of)
         place, _ = resolve_as_of(self.store, as_of)

@@ -140,8 +140,9 @@ def consolidate(
     it is held back for a review, the notes stay as they are.
 
     `actor` None is the owner of the file; others need `write` on each note. Raise `NoteInvalid` for
-    fewer than two notes, notes of several agents, one that is deleted, archived, held back or
-    consolidated already, and a text that cannot be a note or is that of one of the notes. Raise
+    fewer than two notes or more than 10,000, notes of several agents, one that is deleted,
+    archived, held back or consolidated already, and a text that cannot be a note or is that of one
+    of the notes. Raise
     `NoteNotFound` or `MemoryPermissionDenied` as `share` does.
     """
     asked = tuple(dict.fromkeys(ids))

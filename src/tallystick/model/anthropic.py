@@ -18,6 +18,7 @@ from tallystick.model.dialect import (
     decode_reply,
     short_name,
     usage_of,
+    with_fields,
 )
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelReply, ModelRequest
@@ -25,6 +26,7 @@ from tallystick.model.port import ModelReply, ModelRequest
 # Not the newest version. Every server of this format knows it, and it still accepts a temperature
 # for models that do. Apart from that, the requests made here are valid in version 2026-10-21 too.
 _VERSION = "2023-06-01"
+_KEPT = {"cache_control": {"type": "ephemeral"}}
 # The format does not allow an empty text.
 _NOTHING = "(nothing)"
 _CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
@@ -48,6 +50,8 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     system = "\n\n".join(each.text for each in messages if each.role == "system" and each.text)
     if system:
         body["system"] = system
+    if endpoint.cache:
+        _mark_for_cache(body)
     if request.temperature is not None:
         body["temperature"] = request.temperature
     if endpoint.stream:
@@ -55,8 +59,19 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     return WireRequest(
         path=_path("messages", endpoint),
         headers={"anthropic-version": _VERSION},
-        body=msgspec.json.encode(body),
+        body=with_fields(body, endpoint.body),
     )
+
+
+def _mark_for_cache(body: dict[str, Any]) -> None:
+    """Mark the ends of the two parts that the next request repeats: the system, and all turns.
+
+    A part that is too short to be kept is sent as usual, and costs the same.
+    """
+    if "system" in body:
+        body["system"] = [{"type": "text", "text": body["system"], **_KEPT}]
+    if body["messages"]:
+        body["messages"][-1]["content"][-1].update(_KEPT)
 
 
 def authorization(key: Secret) -> tuple[str, str]:

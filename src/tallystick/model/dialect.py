@@ -9,10 +9,12 @@ import base64
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from tallystick.core.charge import ModelUsage
+from tallystick.core.json_text import read_json
 from tallystick.core.machine.prompt import Image, Message
 from tallystick.model import failures
 from tallystick.model.endpoint import Endpoint, Secret
@@ -344,3 +346,26 @@ def read_model_names(data: bytes) -> tuple[str, ...]:
     return tuple(
         name for name in names if name and len(name) <= _NAME_CHARS_MAX and name.isprintable()
     )
+
+
+# What the settings of a provider add to each request, as JSON text.
+
+
+def table_of(text: str) -> dict[str, object]:
+    """Return the table of a setting, which was checked to be one as JSON; {} for ""."""
+    found = read_json(text) if text else {}
+    assert isinstance(found, dict)
+    return found
+
+
+def with_fields(body: Mapping[str, object], extra: str) -> bytes:
+    """Return a body as JSON, with the fields of a provider. The request's own come first."""
+    return msgspec.json.encode({**table_of(extra), **body} if extra else body)
+
+
+def with_query(path: str, extra: str) -> str:
+    """Return a path with the query of a provider at its end."""
+    if not extra:
+        return path
+    made = urlencode({name: str(value) for name, value in table_of(extra).items()}, quote_via=quote)
+    return f"{path}{'&' if '?' in path else '?'}{made}"

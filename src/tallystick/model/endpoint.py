@@ -222,6 +222,12 @@ class Endpoint:
     concurrency: int = 8
     stream: bool = True
     allow_plain_http: bool = False
+    # Ask the provider to keep the beginning of prompts, which is cheaper to read again.
+    cache: bool = False
+    # Added to each request: headers, of which some are keys, and two tables as JSON text.
+    headers: tuple[tuple[str, str | Secret], ...] = ()
+    query: str = ""
+    body: str = ""
 
     def __post_init__(self) -> None:
         _check_name("provider", self.provider)

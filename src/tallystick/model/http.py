@@ -31,8 +31,8 @@ import msgspec
 
 from tallystick.core.charge import ModelUsage
 from tallystick.model import anthropic, failures, openai
-from tallystick.model.dialect import SseDecoder, WireFormat, read_model_names
-from tallystick.model.endpoint import Dialect, Endpoint, KeyFilter, scrub, without_key
+from tallystick.model.dialect import SseDecoder, WireFormat, read_model_names, with_query
+from tallystick.model.endpoint import Dialect, Endpoint, KeyFilter, Secret, scrub, without_key
 from tallystick.model.pacing import Gate
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
 
@@ -638,6 +638,7 @@ class HttpModel:
         """
         endpoint = self._endpoint
         path, headers = self._dialect.listing(endpoint)
+        path = with_query(path, endpoint.query)
         try:
             async with (
                 asyncio.timeout(endpoint.total_seconds),
@@ -656,8 +657,13 @@ class HttpModel:
         await self._transport.close()
 
     def _with_key(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return headers with the one of the key, if the key is for this address."""
+        """Return headers with those of the settings, and the key if it is for this address."""
         endpoint = self._endpoint
+        given = {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in endpoint.headers
+        }
+        headers = {**given, **headers}
         if endpoint.key is None or endpoint.key_origin != endpoint.origin:
             return dict(headers)
         name, value = self._dialect.authorization(endpoint.key)
@@ -666,13 +672,14 @@ class HttpModel:
     async def _attempt(self, request: ModelRequest, heard: Heard) -> ModelReply:
         endpoint = self._endpoint
         wire = self._dialect.wire(endpoint, request)
+        path = with_query(wire.path, endpoint.query)
         headers = self._with_key({"content-type": "application/json", **wire.headers})
         if request.key:
             headers["x-client-request-id"] = request.key
         try:
             async with (
                 asyncio.timeout(endpoint.total_seconds),
-                self._transport.post(wire.path, headers=headers, body=wire.body) as answer,
+                self._transport.post(path, headers=headers, body=wire.body) as answer,
             ):
                 return await self._read(answer, request, heard)
         except TimeoutError:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tallystick.core.json_text import digest
 from tallystick.core.machine.prompt import Message
 from tallystick.model import failures
 from tallystick.model.dialect import (
@@ -18,6 +19,7 @@ from tallystick.model.dialect import (
     decode_reply,
     short_name,
     usage_of,
+    with_fields,
 )
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.model.port import ModelReply, ModelRequest
@@ -34,7 +36,15 @@ def wire(endpoint: Endpoint, request: ModelRequest) -> WireRequest:
     Raise `ModelError` for pictures outside of a user's message.
     """
     said = body(request, model=endpoint.model, cap=_cap_name(endpoint), stream=endpoint.stream)
-    return WireRequest(path="/chat/completions", headers={}, body=msgspec.json.encode(said))
+    if endpoint.cache and endpoint.host == "api.openai.com":
+        # Requests with one key go to the server that has the beginning of their prompt.
+        said["prompt_cache_key"] = digest(_first_text(request).encode("utf-8", "replace"))[:32]
+    return WireRequest(path="/chat/completions", headers={}, body=with_fields(said, endpoint.body))
+
+
+def _first_text(request: ModelRequest) -> str:
+    """Return the first message of a request, which a run does not change."""
+    return request.messages[0].text if request.messages else ""
 
 
 def body(request: ModelRequest, *, model: str, cap: str, stream: bool) -> dict[str, object]:

@@ -31,7 +31,7 @@ from tallystick.core.errors import (
     TallystickError,
     UsageError,
 )
-from tallystick.core.resume_errors import ResumeRefused, RunInDoubt
+from tallystick.core.resume_errors import NeedsPerson, ResumeRefused, RunInDoubt
 from tallystick.sandbox.port import Host, HostCall, HostName, HostNames, HostTextName
 from tallystick.sandbox.text import (
     CORPUS_FUNCTIONS,
@@ -394,7 +394,7 @@ class Blocking:
 
 
 # The record itself failed, or does not match. A program must not catch these, so they are raised.
-_NOT_THE_PROGRAMS = (LedgerError, ReplayDiverged, ResumeRefused, RunInDoubt)
+_NOT_THE_PROGRAMS = (LedgerError, NeedsPerson, ReplayDiverged, ResumeRefused, RunInDoubt)
 # Failures of a host function. `SystemExit` is one of them, because argument parsers and scripts
 # raise it. In a thread or a task it would leave the waiting program without an answer. Ctrl-C does
 # not arrive in such a thread or task, so `KeyboardInterrupt` here was raised by the function.

@@ -7,13 +7,14 @@ itself broken, or if it was asked for something that it cannot do.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from tallystick.core.errors import InvalidLimit
+from tallystick.core.errors import InvalidLimit, UsageError
 from tallystick.core.history import History
 from tallystick.core.records import (
     AttachmentRef,
@@ -47,6 +48,14 @@ Stop = Literal[
     "cancelled",
     "trap",
 ]
+
+
+# The variables in which a program finds the token of the bridge, and where its own runs count from.
+SESSION_TOKEN = "TALLYSTICK_BRIDGE_TOKEN"
+DEPTH = "TALLYSTICK_DEPTH"
+_TOKEN = re.compile(r"[!-~]{16,256}")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_STEM_CHARS_MAX = 64
 
 
 def _check_limit(field: str, value: object) -> None:
@@ -93,12 +102,21 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
 class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The surroundings and the limits of one program.
 
-    `timeout_ms` limits the time that the program itself is active; waiting for the host does not
-    count. `deadline_ms` counts everything. `max_output_bytes` of each stream are kept inline. A
+    `session_id` is the session that the program runs for: files with long output are named after
+    it. `timeout_ms` limits the time that the program itself is active; waiting for the host does
+    not count. `deadline_ms` counts everything. `max_output_bytes` of each stream are kept inline. A
     longer stream goes to a file, up to `limits.output_bytes` for both streams together.
     `outputs_before` is the number of such files that the program finds in `outputs`; None if it has
     no such name. `rerun` is set for a program that is run again from its record; only some backends
-    can do that. Raises `InvalidLimit` for a limit that is not a whole number, or is negative.
+    can do that.
+
+    `session_token` is a token of the bridge (`Bridge.issue`), which the program finds in the
+    environment. It opens the bridge of one session. The id of a session is refused as a token: it
+    is no secret. `recursion_depth` is where a run that the program starts, in a process of its own,
+    begins to count: the number of runs above that one.
+
+    Raises `InvalidLimit` for a limit that is not a whole number, or is negative, and `UsageError`
+    for a token that is none.
     """
 
     session_id: str
@@ -120,6 +138,27 @@ class ExecutionContext(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in ("timeout_ms", "deadline_ms", "max_output_bytes", "recursion_depth"):
             _check_limit(field, getattr(self, field))
+        token = self.session_token
+        if token is not None and (not _TOKEN.fullmatch(token) or token == self.session_id):
+            raise UsageError(
+                "session_token: this is no token of a bridge; issue one for the session "
+                "(Bridge.issue)"
+            )
+
+    @property
+    def file_stem(self) -> str:
+        """The beginning of the names of files with output: the session's id, fit for a file."""
+        return _NOT_IN_A_NAME.sub("_", self.session_id)[:_STEM_CHARS_MAX]
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of the program: its variables, the token and the depth."""
+        found = dict(self.env_vars)
+        if self.session_token is not None:
+            found[SESSION_TOKEN] = self.session_token
+        if self.recursion_depth:
+            found[DEPTH] = str(self.recursion_depth)
+        return found
 
     def with_env(self, more: Mapping[str, str]) -> ExecutionContext:
         """Return the same context with `more` merged into its environment; later wins."""
@@ -139,7 +178,10 @@ class ProgramError(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramCharge(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts that a program used."""
+    """The amounts that a program used.
+
+    The process sandbox counts no `fuel`, and no `memory_bytes` of commands of a shell: both are 0.
+    """
 
     fuel: int = 0
     wall_ms: int = 0

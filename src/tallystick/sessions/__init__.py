@@ -4,11 +4,13 @@ These names are the contract of this module; what else is in the package is inte
 
 - `Sessions` makes, lists, saves and removes sessions; `Session.sessions` are those of a ledger
 - `SessionBook`, which is `Sessions.book`, has their times and their context variables
-- `SessionInfo` is what is known of one, `SessionRun` a run in it, `KeptSnapshot` a saved state
+- `SessionInfo` is what is known of one, with its `BudgetStatus` and its `Period`
+- `SessionRun` is a run in it, `EarlierRun` what the ledger has of that run, `KeptSnapshot` a saved
+  state
 - `ExportedValues` are the values of variables as JSON
 - `open_snapshots` keeps the snapshots of a sandbox in a ledger's file, as `SessionImages`
 - the errors are `SessionNotFound`, `SessionBusy`, `SessionExpired`, `SessionNotKept`,
-  `InvalidSessionState`, `MaxExtensionsReached` and `ContextVariableRefused`
+  `SessionsFull`, `InvalidSessionState`, `MaxExtensionsReached` and `ContextVariableRefused`
 """
 
 from __future__ import annotations
@@ -26,19 +28,29 @@ if TYPE_CHECKING:
         SessionExpired,
         SessionNotFound,
         SessionNotKept,
+        SessionsFull,
     )
     from tallystick.sessions.book import SessionBook
-    from tallystick.sessions.rows import KeptSnapshot, SessionInfo, SessionRun
-    from tallystick.sessions.sessions import Sessions
+    from tallystick.sessions.rows import (
+        BudgetStatus,
+        KeptSnapshot,
+        Period,
+        SessionInfo,
+        SessionRun,
+    )
+    from tallystick.sessions.sessions import EarlierRun, Sessions
     from tallystick.sessions.snapshots import SessionImages, open_snapshots
     from tallystick.sessions.values import ExportedValues
 
 __all__ = [
+    "BudgetStatus",
     "ContextVariableRefused",
+    "EarlierRun",
     "ExportedValues",
     "InvalidSessionState",
     "KeptSnapshot",
     "MaxExtensionsReached",
+    "Period",
     "SessionBook",
     "SessionBusy",
     "SessionExpired",
@@ -48,6 +60,7 @@ __all__ = [
     "SessionNotKept",
     "SessionRun",
     "Sessions",
+    "SessionsFull",
     "open_snapshots",
 ]
 
@@ -57,11 +70,11 @@ if not TYPE_CHECKING:
         {
             "tallystick.core.errors": (
                 "ContextVariableRefused InvalidSessionState MaxExtensionsReached "
-                "SessionBusy SessionExpired SessionNotFound SessionNotKept"
+                "SessionBusy SessionExpired SessionNotFound SessionNotKept SessionsFull"
             ),
             "tallystick.sessions.book": "SessionBook",
-            "tallystick.sessions.rows": "KeptSnapshot SessionInfo SessionRun",
-            "tallystick.sessions.sessions": "Sessions",
+            "tallystick.sessions.rows": ("BudgetStatus KeptSnapshot Period SessionInfo SessionRun"),
+            "tallystick.sessions.sessions": "EarlierRun Sessions",
             "tallystick.sessions.snapshots": "SessionImages open_snapshots",
             "tallystick.sessions.values": "ExportedValues",
         },

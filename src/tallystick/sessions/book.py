@@ -2,8 +2,9 @@
 
 Rule 1: the book knows only the name of a backend. It keeps the interpreter of a session as a
 reference to an attachment; reading that is up to the backend.
-Rule 2: expiry is a time and not an act. A session whose time is over is expired from that moment,
-even before a clean-up. What it keeps stays, and `reopen` gives it a new period.
+Rule 2: a session has no end, unless it was given one. Expiry is a time and not an act: a session
+whose time is over is expired from that moment, even before a clean-up. What it keeps stays, and
+`reopen` gives it a new period. While a session is paused, its time stands still.
 Rule 3: limits are checked in the transaction that makes the change.
 Rule 4: the rules are here, and the rows are behind a port (`tallystick.sessions.rows`): a book in a
 file and one in memory differ only in how long they live.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -35,16 +37,15 @@ from tallystick.sessions.rows import (
     CONTEXT_KEY_CHARS_MAX,
     CONTEXT_VARIABLES_MAX,
     DEPTH_MAX,
-    DURATION_MS,
     ENDED,
     ENDED_LOST,
-    EXTENSION_MS,
-    EXTENSIONS_MAX,
+    LIFETIME_MS_MAX,
     NO_END_MS,
     BookRows,
     BookStore,
     KeptSnapshot,
     Left,
+    Period,
     RunOfSession,
     SessionInfo,
     SessionName,
@@ -153,6 +154,16 @@ class SessionKept:
                 rows.put(session, current_snapshot_id=None)
             return found
 
+    def clear(self, session: str) -> None:
+        """Drop the interpreter and all snapshots of a session. Harmless if it does not exist."""
+        with self._store.writing() as rows:
+            row = rows.session(session)
+            if row is None or not (row.left != Left() or rows.snapshots(session)):
+                return
+            for each in rows.snapshots(session):
+                rows.delete_snapshot(session, each.snapshot.id)
+            rows.put(session, left=Left(), generation=row.generation + 1, current_snapshot_id=None)
+
     def forget_images(self, session: str, ids: Collection[str], runs: Collection[str] = ()) -> int:
         """Drop these images from a session, and those that these runs left.
 
@@ -252,13 +263,14 @@ class SessionKept:
         """Make the interpreter that a run left the session's. Return False if that is not allowed.
 
         It is not allowed if another run, or a restore, has replaced the interpreter that the run
-        began with. Nor is it if the session does not list the run. What was prepared is dropped in
-        either case. Raise `SessionNotFound` if the session was removed.
+        began with. Nor is it if the session was terminated, or does not list the run. What was
+        prepared is dropped in either case. Raise `SessionNotFound` if the session was removed.
         """
         with self._store.writing() as rows:
             row = row_of(rows, session)
             begun = rows.run(session, left.run or "")
-            if begun is None or begun.generation != row.generation:
+            over = row.state == "terminated"
+            if over or begun is None or begun.generation != row.generation:
                 rows.put(session, left=_without_prepared(row.left))
                 return False
             generation = row.generation + 1
@@ -288,6 +300,17 @@ class SessionKept:
         These are those of its interpreter, of a prepared one, and of its snapshots.
         """
         return frozenset(ref.id for each in self._lefts(session) for ref in each.attachments)
+
+    def sizes(self) -> Mapping[str, int]:
+        """Return the bytes of each attachment that some session needs, by its id."""
+        with self._store.reading() as rows:
+            lefts = [
+                left
+                for row in rows.sessions()
+                for left in (row.left, *(each.left for each in rows.snapshots(row.id)))
+            ]
+        both = [each for left in lefts for each in (left, left.prepared) if each is not None]
+        return {ref.id: ref.byte_len for left in both for ref in left.attachments}
 
     def images_of(
         self, session: str, ids: Collection[str], runs: Collection[str] = ()
@@ -339,8 +362,9 @@ class SessionBook:
 
     `kept` is the part about interpreters, snapshots and runs. A method that takes a session raises
     `SessionNotFound` if there is none, unless it says otherwise. A method that changes one raises
-    the errors of `require_usable` too, except `update_state`, `reopen`, `remove` and
-    `decrease_depth`. Errors of the store (`StoreError`) are raised as they are.
+    the errors of `require_usable` too, except `update_state`, `reopen`, `set_period`, `remove`,
+    `increase_depth` and `decrease_depth`. Errors of the store (`StoreError`) are raised as they
+    are.
     """
 
     def __init__(self, store: BookStore, *, clock: Callable[[], int] = now_ms) -> None:
@@ -357,6 +381,10 @@ class SessionBook:
     def exists(self) -> bool:
         """True if the book exists. Reading this property does not create it."""
         return self._store.exists
+
+    def now(self) -> int:
+        """Return the present time by the clock of the book, in milliseconds since 1970."""
+        return self._clock()
 
     # -- locks ---------------------------------------------------------------------------------
 
@@ -393,14 +421,16 @@ class SessionBook:
         backend: str = "wasm",
         token_budget: int | None = None,
         time_budget_ms: int | None = None,
+        period: Period | None = None,
     ) -> SessionInfo:
         """Create a session in the state initializing. The budgets are for all its runs together.
 
-        It expires half an hour from now. Raise `InvalidLimit` for a budget that is no whole number
-        from 0 to 2**63 - 1.
+        It expires at the end of `period`; with None it has no end. Raise `InvalidLimit` for a
+        budget that is no whole number from 0 to 2**63 - 1, and for a period that is not allowed.
         """
         _check_budgets(token_budget, time_budget_ms)
         now = self._clock()
+        lasting = _lasting(period, now=now)
         session = new_id(time_ms=now)
         with self._store.writing() as rows:
             rows.add(
@@ -409,9 +439,9 @@ class SessionBook:
                     backend=backend,
                     state="initializing",
                     created_at=now,
-                    expires_at=now + DURATION_MS,
                     token_budget=token_budget,
                     time_budget_ms=time_budget_ms,
+                    **lasting,
                 )
             )
             return self._info(rows, session)
@@ -481,7 +511,7 @@ class SessionBook:
     def is_valid(self, session: str) -> bool:
         """Return True if a session exists and can be used."""
         try:
-            return self.get(session).state not in ("expired", "terminated")
+            return self.get(session).state not in ("expired", "terminated", "paused")
         except SessionNotFound:
             return False
 
@@ -489,7 +519,7 @@ class SessionBook:
         """Return a session that can be used.
 
         Raise, checked in this order, `SessionNotFound`, `SessionExpired`, or `InvalidSessionState`
-        if it was terminated.
+        if it was terminated or is paused.
         """
         with self._store.reading() as rows:
             return self._require_usable(rows, session)
@@ -497,9 +527,10 @@ class SessionBook:
     def update_state(self, session: str, state: SessionState) -> SessionInfo:
         """Set the state of a session, and return it. A terminated one stays terminated.
 
-        Raise `InvalidSessionState` if it is terminated or expired and would become anything but
-        terminated. Raise it also for "expired", which only time brings about. Terminating forgets
-        the live instance.
+        The time of a paused session stands still: it goes on with the next state. Terminating
+        forgets the live instance. Raise `InvalidSessionState` if it is terminated or expired and
+        would become anything but terminated. Raise it also for "expired", which only time brings
+        about.
         """
         if state == "expired":
             raise InvalidSessionState(
@@ -513,52 +544,80 @@ class SessionBook:
                 raise InvalidSessionState(
                     session=session, state=before.state, why=f"it cannot become {state}"
                 )
+            if before.state == "paused" and state != "paused":
+                # What was left of its time when it was paused is left from now on.
+                rows.put(session, expires_at=before.expires_at, paused_at=None)
+            elif before.state != "paused" and state == "paused":
+                rows.put(session, paused_at=self._clock())
             rows.put(session, state=state)
             if state == "terminated":
                 rows.put(session, vm_instance_id=None)
             return self._info(rows, session)
 
     def extend(self, session: str) -> SessionInfo:
-        """Add half an hour to the end of a session, and return it.
+        """Add one more period to the end of a session, and return it.
 
-        Raise `MaxExtensionsReached` after three times, which is checked first. Raise
-        `InvalidSessionState` for a session without an end, and an error for a session that cannot
-        be used.
+        Raise `MaxExtensionsReached` after as many times as its period allows, which is checked
+        first. Raise `InvalidSessionState` for a session without an end, and an error for a session
+        that cannot be used.
         """
         with self._store.writing() as rows:
             before = self._info(rows, session)
-            if before.extension_count >= EXTENSIONS_MAX:
-                raise MaxExtensionsReached(session=session, limit=EXTENSIONS_MAX)
+            most = None if before.period is None else before.period.extensions_max
+            if most is not None and before.extension_count >= most:
+                raise MaxExtensionsReached(session=session, limit=most)
             self._require_usable(rows, session)
-            if before.name is not None:
+            if before.period is None:
                 raise InvalidSessionState(session=session, state=before.state, why="it has no end")
             rows.put(
                 session,
-                expires_at=before.expires_at + EXTENSION_MS,
+                expires_at=min(before.expires_at + before.period.lifetime_ms, NO_END_MS - 1),
                 extension_count=before.extension_count + 1,
             )
             return self._info(rows, session)
 
     def reopen(self, session: str) -> SessionInfo:
-        """Give an expired session a new period. One that can be used stays as it is.
+        """Let a session go on that is paused or has expired. One that can be used stays as it is.
 
-        The period is half an hour from now, and may be extended three times again. Raise
-        `InvalidSessionState` if it was terminated.
+        An expired one gets its period again, from now, with no extension counted; a paused one has
+        the time that it had left. Raise `InvalidSessionState` if it was terminated.
         """
         with self._store.writing() as rows:
             before = self._info(rows, session)
             if before.state == "terminated":
                 why = "nothing can be done in it any more"
                 raise InvalidSessionState(session=session, state=before.state, why=why)
-            if before.state == "expired":
-                rows.put(
-                    session,
-                    expires_at=self._clock() + DURATION_MS,
-                    extension_count=0,
-                    recursion_depth=0,
-                    state="ready",
-                )
+            if before.state == "paused":
+                rows.put(session, state="ready", expires_at=before.expires_at, paused_at=None)
+            elif before.state == "expired":
+                self._begin_period(rows, session, before.period)
+                rows.put(session, recursion_depth=0, state="ready")
             return self._info(rows, session)
+
+    def set_period(self, session: str, period: Period | None) -> SessionInfo:
+        """Let a session last for a period from now, or with None without an end. Return it.
+
+        It may have expired, and can be used then. One that is paused stays so, and the whole period
+        is left when it is resumed. No extension counts. Raise `InvalidLimit` for a
+        period that is not allowed, and `InvalidSessionState` if it was terminated, or has a name.
+        """
+        with self._store.writing() as rows:
+            before = self._info(rows, session)
+            if before.state == "terminated":
+                why = "nothing can be done in it any more"
+                raise InvalidSessionState(session=session, state=before.state, why=why)
+            if before.name is not None and period is not None:
+                why = f"it has the name {before.name}, and no end"
+                raise InvalidSessionState(session=session, state=before.state, why=why)
+            self._begin_period(rows, session, period)
+            if before.state == "expired":
+                rows.put(session, recursion_depth=0, state="ready")
+            elif before.state == "paused":
+                rows.put(session, paused_at=self._clock())
+            return self._info(rows, session)
+
+    def _begin_period(self, rows: BookRows, session: str, period: Period | None) -> None:
+        rows.put(session, extension_count=0, **_lasting(period, now=self._clock()))
 
     def remove(self, session: str) -> SessionInfo:
         """Delete a session from the book, and return it as it was.
@@ -580,9 +639,10 @@ class SessionBook:
         now = self._clock()
         with self._store.writing() as rows:
             found = [
-                info_of(rows, row, now=now)
+                info
                 for row in rows.sessions()
-                if row.expires_at < now and row.state not in ("expired", "terminated")
+                if row.state != "expired"
+                and (info := info_of(rows, row, now=now)).state == "expired"
             ]
             for each in found:
                 rows.put(each.id, state="expired", vm_instance_id=None, recursion_depth=0)
@@ -610,12 +670,12 @@ class SessionBook:
             return self._info(rows, session)
 
     def increase_depth(self, session: str) -> int:
-        """Add one level of recursion, and return the depth.
+        """Add one level of recursion, and return the depth. The session may have expired.
 
         Raise `RecursionDepthExceeded`, and change nothing, at the limit.
         """
         with self._store.writing() as rows:
-            depth = self._require_usable(rows, session).recursion_depth
+            depth = self._info(rows, session).recursion_depth
             if depth >= DEPTH_MAX:
                 raise RecursionDepthExceeded(session=session, limit=DEPTH_MAX)
             rows.put(session, recursion_depth=depth + 1)
@@ -702,6 +762,27 @@ class SessionBook:
 
     def _require_usable(self, rows: BookRows, session: str) -> SessionInfo:
         return require_usable(rows, session, now=self._clock())
+
+
+class _Lasting(TypedDict):
+    """The fields of a row that say how long a session lasts."""
+
+    expires_at: int
+    lifetime_ms: int | None
+    extensions_max: int | None
+
+
+def _lasting(period: Period | None, *, now: int) -> _Lasting:
+    """Return the fields for a period that begins now. Raise `InvalidLimit` if it is not allowed."""
+    if period is None:
+        return {"expires_at": NO_END_MS, "lifetime_ms": None, "extensions_max": None}
+    lifetime, most = period.lifetime_ms, period.extensions_max
+    if type(lifetime) is not int or not 1_000 <= lifetime <= LIFETIME_MS_MAX:
+        why = "from a second to 1,000 years; leave it out for no end"
+        raise InvalidLimit(field="expires", given=lifetime, why=why)
+    if most is not None and (type(most) is not int or not 0 <= most < 1 << 31):
+        raise InvalidLimit(field="extensions_max", given=most, why="a whole number of at least 0")
+    return {"expires_at": now + lifetime, "lifetime_ms": lifetime, "extensions_max": most}
 
 
 def _check_budgets(token_budget: int | None, time_budget_ms: int | None) -> None:

@@ -74,6 +74,14 @@ _NAMED_SCHEMA = """CREATE TABLE IF NOT EXISTS named (
 ) WITHOUT ROWID"""
 
 
+# Nor is this one: it is created with the first session that has a time of its own, or is paused.
+# For versions that know no periods, a paused session is one that cannot be used.
+_PERIOD_SCHEMA = """CREATE TABLE IF NOT EXISTS period (
+    session TEXT PRIMARY KEY REFERENCES session (id) ON DELETE CASCADE,
+    lifetime_ms INTEGER, extensions_max INTEGER, paused_at INTEGER
+) WITHOUT ROWID"""
+
+
 class _Errors:
     """The errors of a book: those of stores, and one for a file that is no book."""
 
@@ -211,7 +219,9 @@ class FileSessionLock:
 # The rows of the file.
 
 
-_COLUMNS = ", ".join(each if each != "left" else "kept" for each in SessionRow.__struct_fields__)
+_PERIOD = ("lifetime_ms", "extensions_max", "paused_at")
+_FIELDS = tuple(each for each in SessionRow.__struct_fields__ if each not in _PERIOD)
+_COLUMNS = ", ".join(each if each != "left" else "kept" for each in _FIELDS)
 _RUN = "SELECT run, begun_at, generation, ended, tokens, wall_ms FROM run"
 _decode = msgspec.json.Decoder(Left).decode
 
@@ -228,26 +238,51 @@ class SqliteRows:
         row = self._db.execute(
             f"SELECT {_COLUMNS} FROM session WHERE id = ?", (session,)
         ).fetchone()
-        return None if row is None else _as_session(row)
+        return None if row is None else _as_session(row, self._periods(session).get(session, {}))
 
     def sessions(self) -> Sequence[SessionRow]:
         rows = self._db.execute(f"SELECT {_COLUMNS} FROM session ORDER BY id").fetchall()
-        return [_as_session(row) for row in rows]
+        periods = self._periods()
+        return [_as_session(row, periods.get(row["id"], {})) for row in rows]
 
     def ids(self) -> Sequence[str]:
         return [row[0] for row in self._db.execute("SELECT id FROM session ORDER BY id")]
 
     def add(self, row: SessionRow) -> None:
-        values = [_to_column(getattr(row, field)) for field in SessionRow.__struct_fields__]
+        values = [_to_column(getattr(row, field)) for field in _FIELDS]
         marks = ", ".join("?" * len(values))
         self._db.execute(f"INSERT INTO session ({_COLUMNS}) VALUES ({marks})", values)
         self._db.execute("UPDATE counted SET created = created + 1")
+        self._put_period(row.id, {each: getattr(row, each) for each in _PERIOD})
 
     def put(self, session: str, **fields: object) -> None:
         # Field names come from the callers in this package, never from users: no SQL injection.
+        self._put_period(session, {each: fields.pop(each) for each in _PERIOD if each in fields})
+        if not fields:
+            return
         named = ", ".join(f"{'kept' if name == 'left' else name} = ?" for name in fields)
         values = [_to_column(each) for each in fields.values()]
         self._db.execute(f"UPDATE session SET {named} WHERE id = ?", (*values, session))
+
+    def _periods(self, session: str | None = None) -> Mapping[str, Mapping[str, int | None]]:
+        """Return the rows of periods by session, of one or of all."""
+        if not self._has_table("period"):
+            return {}
+        wanted = "SELECT * FROM period WHERE ? IS NULL OR session = ?"
+        rows = [dict(row) for row in self._db.execute(wanted, (session, session)).fetchall()]
+        return {row.pop("session"): row for row in rows}
+
+    def _put_period(self, session: str, fields: Mapping[str, object]) -> None:
+        before = self._periods(session).get(session, {})
+        after = {**dict.fromkeys(_PERIOD), **before, **fields}
+        if after == {**dict.fromkeys(_PERIOD), **before}:
+            return
+        self._db.execute(_PERIOD_SCHEMA)
+        # Nothing is inserted for a session that does not exist.
+        self._db.execute(
+            "INSERT OR REPLACE INTO period SELECT id, ?, ?, ? FROM session WHERE id = ?",
+            (*(after[each] for each in _PERIOD), session),
+        )
 
     def remove(self, session: str) -> None:
         self._db.execute("DELETE FROM session WHERE id = ?", (session,))
@@ -259,12 +294,12 @@ class SqliteRows:
     # -- names ---------------------------------------------------------------------------------
 
     def names(self) -> Mapping[str, str]:
-        if not self._has_names():
+        if not self._has_table("named"):
             return {}
         return dict(self._db.execute("SELECT session, name FROM named").fetchall())
 
     def find_named(self, name: str) -> SessionName | None:
-        if not is_text(name) or not self._has_names():
+        if not is_text(name) or not self._has_table("named"):
             return None
         row = self._db.execute("SELECT * FROM named WHERE name = ?", (name,)).fetchone()
         try:
@@ -278,10 +313,10 @@ class SqliteRows:
         values = (name.session, name.name, str(name.seed), name.clock_ns)
         self._db.execute("INSERT INTO named VALUES (?, ?, ?, ?)", values)
 
-    def _has_names(self) -> bool:
-        """Return True if the table exists: it is created with the first session that has a name."""
-        wanted = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'named'"
-        return self._db.execute(wanted).fetchone() is not None
+    def _has_table(self, name: str) -> bool:
+        """Return True if a table exists that is created when it is first needed."""
+        wanted = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        return self._db.execute(wanted, (name,)).fetchone() is not None
 
     # -- variables -----------------------------------------------------------------------------
 
@@ -363,14 +398,14 @@ def _to_column(value: object) -> object:
     return msgspec.json.encode(value) if isinstance(value, Left) else value
 
 
-def _as_session(row: sqlite3.Row) -> SessionRow:
+def _as_session(row: sqlite3.Row, period: Mapping[str, int | None]) -> SessionRow:
     fields = dict(row)
     left = _as_left(fields.pop("kept"), row["id"])
     try:
         msgspec.convert(row["state"], SessionState)
     except msgspec.ValidationError as error:
         raise StoreError(f"session {row['id']}: its state cannot be read: {error}") from error
-    return SessionRow(**fields, left=left)
+    return msgspec.structs.replace(SessionRow(**fields, left=left), **period)
 
 
 def _as_snapshot(row: sqlite3.Row) -> KeptSnapshot:

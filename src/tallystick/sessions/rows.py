@@ -7,12 +7,15 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
+from tallystick.core.duration import duration_ms
 from tallystick.core.errors import (
+    InvalidLimit,
     InvalidSessionState,
     SessionExpired,
     SessionNotFound,
@@ -21,12 +24,15 @@ from tallystick.core.errors import (
 from tallystick.core.records import AttachmentRef
 from tallystick.sandbox.snapshot import SnapshotId
 
-# A session lasts half an hour, and can be extended three times by as much.
+# The times of the reference: half an hour, extended by as much, three times at most. Sessions that
+# were made before there were others have them.
 DURATION_MS = 1_800_000
-# The expiry of a session with a name: the last second of the year 9999.
-NO_END_MS = 253_402_300_799_000
 EXTENSION_MS = 1_800_000
 EXTENSIONS_MAX = 3
+# The expiry of a session without an end: the last second of the year 9999.
+NO_END_MS = 253_402_300_799_000
+# A thousand years: an end that is later is none.
+LIFETIME_MS_MAX = 1_000 * 365 * 24 * 3_600_000
 DEPTH_MAX = 10
 CONTEXT_VARIABLES_MAX = 100
 CONTEXT_KEY_CHARS_MAX = 256
@@ -38,7 +44,50 @@ _NEAR = 0.8
 # The values of `ended` in a run's row. 0 is a run that is in progress, or whose process died.
 ENDED, ENDED_LOST = 1, 2
 
+# `initializing`: it is being made. `ready`: a run can begin. `executing`: one is in progress.
+# `paused`: nothing runs in it, and its time stands still, until it is resumed. `expired`: its time
+# is over, until it is resumed. `terminated`: it is over for good, and keeps its list of runs only.
 SessionState = Literal["initializing", "ready", "executing", "paused", "terminated", "expired"]
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """The time that a session lasts, and how often it can be extended by as much.
+
+    `extensions_max` of None means any number of times.
+    """
+
+    lifetime_ms: int
+    extensions_max: int | None = None
+
+
+# The named preset: the times of the reference.
+REFERENCE = Period(lifetime_ms=DURATION_MS, extensions_max=EXTENSIONS_MAX)
+# A period as callers write it: a duration such as "12h", a `timedelta`, "reference" for the preset,
+# and None or "never" for no end.
+Expires = str | datetime.timedelta | None
+
+
+def period_of(expires: Expires) -> Period | None:
+    """Return the period that a caller asks for; None for no end.
+
+    Raise `InvalidLimit` for a text that is no duration.
+    """
+    match expires:
+        case None | "never":
+            return None
+        case "reference":
+            return REFERENCE
+        case datetime.timedelta():
+            return Period(lifetime_ms=round(expires / datetime.timedelta(milliseconds=1)))
+        case str():
+            return Period(lifetime_ms=duration_ms(expires, field="expires", why=_EXPIRES))
+        case _:
+            raise InvalidLimit(field="expires", given=expires, why=_EXPIRES)
+
+
+_EXPIRES = (
+    "a duration such as 90s, 30m, 12h, 7d or 2w; never; or reference for 30m with three extensions"
+)
 
 
 class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +106,7 @@ class BudgetStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def near_exhaustion(self) -> bool:
-        """True if at least one of them is used to more than 80 per cent."""
+        """True if the tokens, the time or the depth are used to more than 80 per cent."""
         pairs = (
             (self.tokens_used, self.token_budget),
             (self.time_used_ms, self.time_budget_ms),
@@ -92,7 +141,9 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     `vm_instance_id` is the live instance, for backends that have one. `generation` counts how often
     its interpreter was replaced, by a run or a restore. `name` is that of a session of `tally exec
-    --session NAME`, None for all others.
+    --session NAME`, None for all others. `period` is how long it lasts, None for one without an
+    end. `bytes` is the size of its interpreter and its snapshots, and `used_at` the time at which
+    its last run began, or it was made.
     """
 
     id: str
@@ -110,6 +161,23 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     left: Left = Left()
     name: str | None = None
+    period: Period | None = None
+    bytes: int = 0
+    used_at: int = 0
+
+    @property
+    def has_end(self) -> bool:
+        """True if the session expires at a time."""
+        return self.expires_at != NO_END_MS
+
+    def is_ending(self, now: int) -> bool:
+        """Return True in the last tenth of its period, the end included, unless time stands still.
+
+        `now` is in milliseconds since 1970.
+        """
+        if self.period is None or self.state in ("paused", "terminated"):
+            return False
+        return 0 <= self.expires_at - now <= self.period.lifetime_ms // 10
 
 
 class SessionName(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +223,12 @@ class SessionStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The row of a session. The fields are those of `SessionInfo`, as they are stored."""
+    """The row of a session. The fields are those of `SessionInfo`, as they are stored.
+
+    `lifetime_ms` and `extensions_max` are its period. Both are None for a session without an end,
+    and for one with an end that was made before there were periods. `paused_at` is the time since
+    which it is paused, None otherwise.
+    """
 
     id: str
     backend: str
@@ -170,6 +243,9 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     current_snapshot_id: str | None = None
     generation: int = 0
     left: Left = Left()
+    lifetime_ms: int | None = None
+    extensions_max: int | None = None
+    paused_at: int | None = None
 
 
 class RunOfSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,13 +394,20 @@ def row_of(rows: BookRows, session: str) -> SessionRow:
 def info_of(rows: BookRows, row: SessionRow, *, now: int) -> SessionInfo:
     """Return a session as it is at `now`: expired if its time is over. Nothing is written."""
     tokens, wall_ms = rows.total_spent(row.id)
+    expires_at = row.expires_at
+    if row.paused_at is not None and expires_at != NO_END_MS:
+        # Its time stands still: what was left when it was paused is left now.
+        expires_at += max(0, now - row.paused_at)
     # A session can still be used at exactly its end.
-    over = row.state != "terminated" and now > row.expires_at
+    over = row.state != "terminated" and now > expires_at
+    snapshots, runs = rows.snapshots(row.id), rows.runs(row.id)
+    kept = [row.left, row.left.prepared, *(each.left for each in snapshots)]
+    held = {ref.id: ref.byte_len for left in kept if left is not None for ref in left.attachments}
     return SessionInfo(
         id=row.id,
         state="expired" if over else row.state,
         created_at=row.created_at,
-        expires_at=row.expires_at,
+        expires_at=expires_at,
         extension_count=row.extension_count,
         recursion_depth=row.recursion_depth,
         budget_status=BudgetStatus(
@@ -337,12 +420,23 @@ def info_of(rows: BookRows, row: SessionRow, *, now: int) -> SessionInfo:
         vm_instance_id=row.vm_instance_id,
         context_variables=rows.variables(row.id),
         current_snapshot_id=row.current_snapshot_id,
-        snapshot_count=len(rows.snapshots(row.id)),
+        snapshot_count=len(snapshots),
         backend=row.backend,
         generation=row.generation,
         left=row.left,
         name=rows.names().get(row.id),
+        period=_period_of(row),
+        bytes=sum(held.values()),
+        used_at=max((each.begun_at for each in runs), default=row.created_at),
     )
+
+
+def _period_of(row: SessionRow) -> Period | None:
+    if row.expires_at == NO_END_MS:
+        return None
+    if row.lifetime_ms is None:
+        return REFERENCE
+    return Period(lifetime_ms=row.lifetime_ms, extensions_max=row.extensions_max)
 
 
 def info_now(rows: BookRows, session: str, *, now: int) -> SessionInfo:
@@ -354,13 +448,16 @@ def require_usable(rows: BookRows, session: str, *, now: int) -> SessionInfo:
     """Return a session that can be used.
 
     Raise, checked in this order, `SessionNotFound`, `SessionExpired`, or `InvalidSessionState` if
-    it was terminated.
+    it was terminated or is paused.
     """
     info = info_now(rows, session, now=now)
     if info.state == "expired" or now > info.expires_at:
         raise SessionExpired(session=session)
     if info.state == "terminated":
         why = "nothing can be done in it any more"
+        raise InvalidSessionState(session=session, state=info.state, why=why)
+    if info.state == "paused":
+        why = f"nothing runs or changes in it until it is resumed: tally session resume {session}"
         raise InvalidSessionState(session=session, state=info.state, why=why)
     return info
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from tallystick.core.errors import (
     SessionBusy,
     SessionNotFound,
     SessionNotKept,
+    SessionsFull,
     UsageError,
 )
 from tallystick.core.records import (
@@ -33,7 +35,14 @@ from tallystick.sandbox.snapshot import Image, ImageOrigin
 from tallystick.sandbox.wasm.image import ENGINE, load_image
 from tallystick.sandbox.wasm.variables import SessionValues, read_values
 from tallystick.sessions.book import SessionBook
-from tallystick.sessions.rows import KeptSnapshot, Left, SessionInfo, SessionRun
+from tallystick.sessions.rows import (
+    Expires,
+    KeptSnapshot,
+    Left,
+    SessionInfo,
+    SessionRun,
+    period_of,
+)
 from tallystick.sessions.snapshots import SessionImages
 
 
@@ -198,6 +207,8 @@ class Sessions:
         self.ledger = ledger
         self.book = book
         self.images = SessionImages(attachments)
+        # The limit for what all sessions keep on the disk, None for none. The client sets it.
+        self.bytes_max: int | None = None
 
     # -- sessions ------------------------------------------------------------------------------
 
@@ -208,17 +219,25 @@ class Sessions:
         time_budget_ms: int | None = None,
         variables: Mapping[str, str] | None = None,
         backend: str = "wasm",
+        expires: Expires = None,
     ) -> SessionInfo:
-        """Create a session that is ready, with a fresh interpreter. It expires in half an hour.
+        """Create a session that is ready, with a fresh interpreter.
 
         The budgets are for all its runs together, None for no limit. `variables` are its context
-        variables. `backend` is the sandbox of its runs. Sessions whose time is over are marked as
-        expired. Raise `InvalidLimit` or `ContextVariableRefused` for arguments that are not
-        allowed; then no session is left.
+        variables. `backend` is the sandbox of its runs. `expires` is how long it lasts: a duration
+        such as "12h", a `timedelta`, "reference" for half an hour with three extensions, or None
+        for no end. Sessions whose time is over are marked as expired. Raise `SessionsFull` if all
+        sessions together keep more than `bytes_max`. Raise `InvalidLimit` or
+        `ContextVariableRefused` for arguments that are not allowed. Then no session is left.
         """
+        period = period_of(expires)
         self.book.cleanup_expired()
+        self.check_room()
         made = self.book.create(
-            token_budget=token_budget, time_budget_ms=time_budget_ms, backend=backend
+            token_budget=token_budget,
+            time_budget_ms=time_budget_ms,
+            backend=backend,
+            period=period,
         )
         try:
             if variables:
@@ -264,12 +283,54 @@ class Sessions:
         """Return all sessions as they are now, the oldest first."""
         return [self._with_real_state(each) for each in self.book.list()]
 
-    def resume(self, session: str) -> SessionInfo:
-        """Reopen a session that has expired, with all that it keeps.
+    def extend(self, session: str) -> SessionInfo:
+        """Add one more period to the end of a session.
 
-        One that can be used stays as it is. Raise `InvalidSessionState` if it was terminated.
+        Raise `MaxExtensionsReached` if its period allows no more, `InvalidSessionState` if it has
+        no end, and an error for a session that cannot be used.
+        """
+        return self._with_real_state(self.book.extend(session))
+
+    def resume(self, session: str) -> SessionInfo:
+        """Let a session go on that is paused or has expired, with all that it keeps.
+
+        A paused one has the time that it had left, an expired one its whole period again. One that
+        can be used stays as it is. Raise `InvalidSessionState` if it was terminated.
         """
         return self._with_real_state(self.book.reopen(session))
+
+    def set_expiry(self, session: str, expires: Expires) -> SessionInfo:
+        """Let a session last that long from now, or with None without an end.
+
+        `expires` is as in `new`. An expired session can be used again. Raise `InvalidLimit` for a
+        text that is no duration, and `InvalidSessionState` for a session that was terminated, or
+        has a name.
+        """
+        return self._with_real_state(self.book.set_period(session, period_of(expires)))
+
+    def pause(self, session: str) -> SessionInfo:
+        """Let nothing run or change in a session, and its time stand still, until it is resumed.
+
+        One that is paused stays so. Raise `SessionBusy` if a client works in it, and an error for a
+        session that has expired or was terminated.
+        """
+        if self.book.get(session).state == "paused":
+            return self.book.get(session)
+        with self.working(session):
+            self.finish(session)
+            return self.book.update_state(session, "paused")
+
+    def terminate(self, session: str) -> SessionInfo:
+        """End a session for good, and delete its interpreter and its snapshots.
+
+        What it was, its runs and what they spent can still be read. A run in it is cancelled, even
+        one of another process. Terminating twice is harmless. Raise `SessionBusy` if such a run did
+        not end within 10 s; the session is terminated nevertheless, and its images are deleted when
+        that run ends.
+        """
+        self.book.update_state(session, "terminated")
+        self._free_when_idle(session, "terminated")
+        return self.get(session)
 
     def remove(self, session: str) -> SessionInfo:
         """Delete a session: its interpreter and its snapshots. Its runs stay in the ledger.
@@ -281,15 +342,85 @@ class Sessions:
         # The book first: a run in the session notices that its row is gone, cancels itself and
         # releases the lock, even in another process.
         gone = self.book.remove(session)
+        self._free_when_idle(session, "removed")
+        return gone
+
+    def _free_when_idle(self, session: str, how: str) -> None:
+        """Delete what a session keeps that is over, once the run in it has ended.
+
+        Raise `SessionBusy` if that takes longer than 10 s.
+        """
         try:
             with self.book.hold(session, wait_seconds=_TEARDOWN_SECONDS):
+                self.book.kept.clear(session)
                 self.images.free(session)
         except SessionBusy:
             raise SessionBusy(
-                f"session {session} is removed, but its run has not ended yet; what it keeps goes "
+                f"session {session} is {how}, but its run has not ended yet; what it keeps goes "
                 f"when it does"
             ) from None
-        return gone
+
+    def free_if_terminated(self, session: str) -> None:
+        """Delete what a session keeps if it was terminated. The caller must have locked it."""
+        with contextlib.suppress(SessionNotFound):
+            if self.book.get(session).state == "terminated":
+                self.book.kept.clear(session)
+                self.free(session)
+
+    # -- the disk ------------------------------------------------------------------------------
+
+    def disk_bytes(self) -> int:
+        """Return the size of all that sessions keep; what several keep is counted once.
+
+        An image that a run holds too stays on the disk when its session goes, until the run goes.
+        """
+        return sum(self.book.kept.sizes().values())
+
+    def check_room(self) -> None:
+        """Raise `SessionsFull` if all sessions together keep more than `bytes_max`."""
+        if self.bytes_max is not None and (used := self.disk_bytes()) > self.bytes_max:
+            raise SessionsFull(used=used, most=self.bytes_max)
+
+    def oldest(
+        self,
+        *,
+        unused_ms: int | None = None,
+        keep: int | None = None,
+        bytes_max: int | None = None,
+    ) -> Sequence[SessionInfo]:
+        """Return sessions that could be removed, the one that was used longest ago first.
+
+        Those that were not used for `unused_ms`; all but the `keep` used last; and as many as have
+        to go so that at most `bytes_max` stay on the disk. What is None chooses nothing. Sessions
+        that have a name are left out, and those in which a run is in progress.
+        """
+        known = self.list()
+        now = self.book.now()
+        free = [each for each in known if each.name is None and each.state != "executing"]
+        free.sort(key=lambda each: (each.used_at, each.id))
+        chosen = set()
+        if unused_ms is not None:
+            chosen |= {each.id for each in free if now - each.used_at > unused_ms}
+        if keep is not None:
+            chosen |= {each.id for each in free[: max(0, len(free) - keep)]}
+        if bytes_max is not None:
+            chosen |= set(self._too_much(free, bytes_max))
+        return [each for each in free if each.id in chosen]
+
+    def _too_much(self, oldest: Sequence[SessionInfo], bytes_max: int) -> Iterator[str]:
+        """Yield sessions, in their order, until what the others keep is at most `bytes_max`."""
+        needed = {each: self.book.kept.needed_attachments(each) for each in self.book.ids()}
+        sizes = self.book.kept.sizes()
+        holders = Counter(id for ids in needed.values() for id in ids)
+        left = sum(sizes.values())
+        for each in oldest:
+            if left <= bytes_max:
+                return
+            for id in needed.get(each.id, ()):
+                holders[id] -= 1
+                if not holders[id]:
+                    left -= sizes.get(id, 0)
+            yield each.id
 
     def runs(self, session: str) -> Sequence[SessionRun]:
         """Return the runs of a session in the order they were begun.
@@ -372,8 +503,9 @@ class Sessions:
         """Keep the interpreter under a name, as the last run left it.
 
         Raise `SessionBusy` if a client works in the session, `SessionNotKept` as `check_kept` does,
-        and the errors of `SessionKept.record_snapshot`.
+        `SessionsFull` as `new` does, and the errors of `SessionKept.record_snapshot`.
         """
+        self.check_room()
         with self.working(session):
             self.check_kept(session)
             return self.book.kept.record_snapshot(session, name)
@@ -542,7 +674,9 @@ class Sessions:
         ledger has the end of that run.
         """
         left = info.left
-        if (info.state != "executing" and left.prepared is None) or self.book.is_held(info.id):
+        if info.state == "terminated" or self.book.is_held(info.id):
+            return info
+        if info.state != "executing" and left.prepared is None:
             return info
         if left.prepared is not None:
             ended = has_ended(self.ledger, left.prepared.run or "")

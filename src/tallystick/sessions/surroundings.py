@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +25,12 @@ from tallystick.core.budget.amount import BudgetExhausted, Dimension, Scope
 from tallystick.core.charge import Charge, RunLimits
 from tallystick.core.errors import (
     BackendError,
-    InvalidSessionState,
     LedgerError,
+    RecursionDepthExceeded,
     SessionBusy,
     SessionNotFound,
     SessionNotKept,
+    SessionsFull,
     StoreError,
     UsageError,
 )
@@ -75,6 +77,7 @@ class SessionLease(Surroundings):
         variables: Mapping[str, str] | None = None,
         backend: str | None = None,
         left: BudgetStatus | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.backend = backend
         self._sessions = sessions
@@ -83,6 +86,11 @@ class SessionLease(Surroundings):
         self._began_with = began_with
         self._variables = dict(variables or {})
         self._remaining = left
+        self._say = say
+        self._said = False
+        # How many child runs are live at each depth, and the depth that the book has.
+        self._live: Counter[int] = Counter()
+        self._depth = 0
         # The spending of the run, once it is known.
         self.charge: Charge | None = None
         # The error if the interpreter could not be stored; and whether a newer one is there.
@@ -92,14 +100,13 @@ class SessionLease(Surroundings):
 
     @property
     def gone(self) -> bool:
-        """True if the session was removed; False also if the book cannot be read."""
+        """True if the session was removed or terminated; False if the book cannot be read."""
         try:
-            self._sessions.book.get(self.session)
+            return self._sessions.book.get(self.session).state == "terminated"
         except SessionNotFound:
             return True
         except StoreError:
             return False
-        return False
 
     def prepare(self, image: Image | bytes, *, names: str, values: bytes | None = None) -> None:
         """Store an interpreter that becomes the session's once the run has its end.
@@ -141,6 +148,7 @@ class SessionLease(Surroundings):
     def limits(self, asked: RunLimits) -> RunLimits:
         """Return the limits, with tokens and time at most what the session has left.
 
+        Nor is the depth greater than that of a session.
         Raise `BudgetExhausted` if nothing is left.
         """
         return asked if self._remaining is None else _within(asked, self._remaining, self.session)
@@ -231,20 +239,65 @@ class SessionLease(Surroundings):
                 task.cancel()
         return task.result()
 
+    @contextlib.contextmanager
+    def deeper(self, depth: int) -> Iterator[None]:
+        """Count a child run as live at a depth while inside. The session has the greatest one."""
+        self._live[depth] += 1
+        self._note_depth()
+        try:
+            yield
+        finally:
+            self._live[depth] -= 1
+            self._note_depth()
+
+    def _note_depth(self) -> None:
+        deepest = max((depth for depth, live in self._live.items() if live), default=0)
+        # The depth is for people who look at the session: a book that cannot be written, or a
+        # session that is gone, does not end the run.
+        with contextlib.suppress(RecursionDepthExceeded, SessionNotFound, StoreError):
+            while self._depth != deepest:
+                if self._depth < deepest:
+                    self._sessions.book.increase_depth(self.session)
+                    self._depth += 1
+                else:
+                    self._sessions.book.decrease_depth(self.session)
+                    self._depth -= 1
+
+    def say_if_ending(self) -> None:
+        """Tell the person once that the session is in the last tenth of its period."""
+        with contextlib.suppress(SessionNotFound, StoreError):
+            book = self._sessions.book
+            info, now = book.get(self.session), book.now()
+            if info.is_ending(now) and not self._said:
+                self._said = True
+                left = max(0, info.expires_at - now) // 1_000
+                how = f"tally session extend {self.session}"
+                if info.period is not None and info.extension_count == info.period.extensions_max:
+                    how = f"tally session resume {self.session} --expires never"
+                self._say(
+                    f"session {self.session} expires in {left // 60} min {left % 60} s; what it "
+                    f"keeps stays; for more time: {how}"
+                )
+
     def over(self) -> None:
         """Note what the run spent, also if it failed. Called when the run is left."""
         lost = self.session_lost or self.not_kept is not None
         self._sessions.end_run(self.session, self.run, charge=self.charge, lost=lost)
+        self._sessions.free_if_terminated(self.session)
+        self.say_if_ending()
 
 
 @contextlib.contextmanager
-def enter_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionLease]:
+def enter_session(
+    sessions: Sessions, named: str, run: str, *, say: Callable[[str], None] = lambda line: None
+) -> Iterator[SessionLease]:
     """Lock the session of a new run. Whatever refuses the run is checked before it is recorded.
 
     `named` is as in `Sessions.find`, whose errors are raised. Raise `SessionBusy` if another run is
     in it, and `BudgetExhausted` if its budget is used up. Raise `SessionNotKept`, once, if an
     earlier run's variables are lost. A session that cannot be used raises the errors of
-    `require_usable`. At the end, what the run spent is noted.
+    `require_usable`. At the end, what the run spent is noted. `say` is told if the session is in
+    the last tenth of its period, or if sessions keep more on the disk than they may.
     """
     session = sessions.find(named)
     book = sessions.book
@@ -261,8 +314,15 @@ def enter_session(sessions: Sessions, named: str, run: str) -> Iterator[SessionL
             variables=info.context_variables,
             backend=info.backend,
             left=info.budget_status,
+            say=say,
         )
         book.kept.begin_run(session, run)
+        lease.say_if_ending()
+        try:
+            sessions.check_room()
+        except SessionsFull as full:
+            # The run replaces what its session keeps, so it may go on. A new session may not.
+            say(str(full))
         try:
             yield lease
         finally:
@@ -281,8 +341,8 @@ class SessionLeases:
 
         Yield `NOTHING_AROUND` for a fork, a run in no session, or a session that was removed or
         terminated. With `steal`, yield it also for a session that is in use. An expired session is
-        reopened. Raise `BudgetExhausted` if its other runs have used it up, `SessionNotKept` as
-        `check_kept` does, and `SessionBusy` if it is in use.
+        reopened. Raise `InvalidSessionState` if it is paused, `BudgetExhausted` if its other runs
+        have used it up, `SessionNotKept` as `check_kept` does, and `SessionBusy` if it is in use.
         """
         given = _session_of(records)
         if given is None:
@@ -290,11 +350,18 @@ class SessionLeases:
             return
         try:
             kept = self._sessions()
-            kept.book.reopen(given.session)
-        except (SessionNotFound, InvalidSessionState, UsageError):
+            state = kept.book.get(given.session).state
+        except (SessionNotFound, UsageError):
             # The session was removed, or the run was imported: it is resumed without a session.
+            state = "terminated"
+        if state == "terminated":
             yield NOTHING_AROUND
             return
+        if state == "expired":
+            kept.book.reopen(given.session)
+        else:
+            # Raises if it is paused: what was paused by a person is resumed by one.
+            kept.book.validate(given.session)
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(kept.book.hold(given.session))
@@ -381,6 +448,7 @@ def _within(limits: RunLimits, status: BudgetStatus, session: str) -> RunLimits:
     wall_ms = _remaining(status.time_used_ms, status.time_budget_ms, "wall_ms", session)
     return msgspec.structs.replace(
         limits,
+        depth=min(limits.depth, status.max_recursion_depth),
         tokens=limits.tokens if tokens is None else min(limits.tokens, tokens),
         wall_ms=limits.wall_ms if wall_ms is None else min(limits.wall_ms, wall_ms),
     )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from tallystick.core.errors import UsageError
 from tallystick.model.price_table import PriceTable
+from tallystick.settings.provider_tables import body_table, header_table, query_table
 from tallystick.settings.schema import (
     ALIAS,
     ALIAS_NAME,
@@ -228,9 +229,26 @@ def _providers(table: Mapping[str, object], where: str) -> dict[str, Mapping[str
         for key, value in _table(fields, where, prefix[:-1]).items():
             if key not in PROVIDER_KEYS:
                 raise unknown_key(key, PROVIDER_KEYS, where=where, prefix=prefix)
+            if key in _TABLE_KEYS:
+                value = _text_of_table(key, _table(value, where, prefix + key), where, prefix)
             found[key] = check_value(PROVIDER_KEYS[key], value, where=where, key=prefix + key)
         providers[name] = found
     return providers
+
+
+def _text_of_table(key: str, table: Mapping[str, object], where: str, prefix: str) -> str:
+    """Return a table of a provider as text. Raise `UsageError`, with its place, if it is wrong."""
+    try:
+        return _TABLE_KEYS[key](table)
+    except UsageError as error:
+        raise UsageError(f"{where}{prefix}{key}: {error}") from None
+
+
+_TABLE_KEYS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
+    "headers": header_table,
+    "query": query_table,
+    "body": body_table,
+}
 
 
 def _resolve_beside(model: str, directory: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from tallystick.core.errors import UsageError
+from tallystick.model.dialect import table_of
 from tallystick.model.endpoint import Endpoint, Secret
 from tallystick.settings.providers import LOCAL_URL, Provider, ProviderModel, resolve_model
 
@@ -77,7 +78,8 @@ def recorded_name(name: str, settings: Settings) -> str:
 def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
     """Return the endpoint of a provider's model, with its key.
 
-    Raise `UsageError` if the provider has no usable address, or needs a key that is not set.
+    Raise `UsageError` if the provider has no usable address, or needs a key or a variable that is
+    not set or cannot be sent.
     """
     provider = named.provider
     if provider.fault:
@@ -99,6 +101,10 @@ def endpoint_of(named: ProviderModel, environ: Mapping[str, str]) -> Endpoint:
         concurrency=provider.concurrency,
         stream=provider.stream,
         allow_plain_http=provider.allow_plain_http,
+        cache=provider.cache,
+        headers=_headers(provider, environ),
+        query=provider.query,
+        body=provider.body,
     )
 
 
@@ -124,6 +130,31 @@ def _key(provider: Provider, environ: Mapping[str, str]) -> Secret | None:
     if provider.key_required:
         raise UsageError(f"provider {provider.name} needs a key; set {variable} to it")
     return None
+
+
+def _headers(
+    provider: Provider, environ: Mapping[str, str]
+) -> tuple[tuple[str, str | Secret], ...]:
+    """Return the headers of a provider, with the values of the variables that they name.
+
+    A value from a variable counts as a key: it is never shown. Raise `UsageError` for a variable
+    that is not set, and for a value that cannot be sent.
+    """
+    found: list[tuple[str, str | Secret]] = []
+    for name, value in table_of(provider.headers).items():
+        text = str(value)
+        if not text.startswith("$"):
+            found.append((name, text))
+            continue
+        if not environ.get(text[1:]):
+            raise UsageError(
+                f"provider {provider.name}: the header {name} needs the variable {text[1:]}"
+            )
+        try:
+            found.append((name, Secret(environ[text[1:]])))
+        except UsageError as error:
+            raise UsageError(f"provider {provider.name}: {text[1:]}: {error}") from None
+    return tuple(found)
 
 
 def _path(named: str, environ: Mapping[str, str]) -> str:

@@ -105,6 +105,8 @@ _Directories = Annotated[
 _Capabilities = Annotated[
     tuple[_Line, ...], Check("a list of capabilities, each one line of text", _lines)
 ]
+# A table of a file, as JSON text, see `tallystick.settings.provider_tables`.
+_Table = Annotated[str, Check("a table", lambda value: value, repeatable=False)]
 _Usd = Annotated[float, Check("a sum of dollars with at most nine decimals", _dollars)]
 _Seconds = Annotated[float, Meta(ge=0.001, le=86_400)]
 _Million = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -186,6 +188,7 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     skills_require_signature: bool = False
     skills_budget: _Million = SKILLS_BUDGET
     memory: _Text | None = None
+    session_mb: _Billion = 2_048
 
 
 class ProviderValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,6 +212,10 @@ class ProviderValues(msgspec.Struct, frozen=True, kw_only=True):
     total_seconds: _Seconds = _ENDPOINT["total_seconds"]
     stream: bool = _ENDPOINT["stream"]
     allow_plain_http: bool = _ENDPOINT["allow_plain_http"]
+    cache: bool = _ENDPOINT["cache"]
+    headers: _Table = ""
+    query: _Table = ""
+    body: _Table = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

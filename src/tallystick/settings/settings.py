@@ -217,6 +217,7 @@ class Settings:
     temperature: float | None
     strategy: AskedStrategy | None
     compact_at: int | None
+    session_bytes: int
     grants: tuple[str, ...]
     aliases: Mapping[str, str]
     providers: Mapping[str, Provider]
@@ -327,6 +328,7 @@ def load_settings(
         temperature=values.temperature,
         strategy=values.strategy,
         compact_at=values.compact_at,
+        session_bytes=values.session_mb * 1024 * 1024,
         grants=values.grants,
         aliases=aliases,
         providers=providers,

@@ -2,7 +2,7 @@
 
 These names are the contract of this module; what else is in the package is internal.
 
-- `find_skills` returns the `Skills` that the command line would find, for `Session(skills=…)`;
+- `find_skills` returns the `Skills` that the command line would find, for `Agent(skills=…)`;
   `Skills.of` those of your own directories
 - `Registry` holds them: each a `Skill` with its `Card` and `Manifest`
 - `Shadowed` is one that another layer hides, `Failed` one that cannot be read; `LAYER_ORDER` says

@@ -59,7 +59,7 @@ def find_skills(
     pinned: Sequence[str] = (),
     say: Callable[[str], None] = lambda line: None,
 ) -> Skills | None:
-    """Return the skills that `tally run` would find here, for `Session(skills=…)`.
+    """Return the skills that `tally run` would find here, for `Agent(skills=…)`.
 
     The first layer are these directories, as with `--skills`, then those of the variable
     `TALLYSTICK_SKILLS` and the project's. Below are those of the setting `skills_paths`, the

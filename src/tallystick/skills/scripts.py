@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from tallystick.core.clock import FIXED_CLOCK_NS
 from tallystick.core.errors import UsageError
 from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
+from tallystick.runtime.calls.approvals import script_refusal
 from tallystick.runtime.calls.functions import RunFunction, under_key
 from tallystick.runtime.calls.scope import Call
 from tallystick.sandbox.host import Blocking, HostFunction, HostTable, error_reply
@@ -195,7 +197,7 @@ class Scripts:
         }
         # Calls of the program are numbered from 0: this one and those before it are already used.
         calls_max = call.scope.host_calls_left - (call.index + 1)
-        host = _ScriptHost(table, values, files, calls_max=calls_max, call=call)
+        host = _ScriptHost(table, values, files, calls_max=calls_max, call=call, tools=tools)
         result = await self._execute(host, call.scope.times.ends_at)
         call.scope.host_calls_left -= host.calls
         self._spend(Amount(fuel=result.charge.fuel, host_calls=host.calls))
@@ -292,8 +294,10 @@ class _ScriptHost:
         *,
         calls_max: int,
         call: Call,
+        tools: Sequence[RunFunction],
     ) -> None:
         self._table = table
+        self._tools = {each.name: each for each in tools}
         self._call = call
         self.calls_max = max(0, calls_max)
         self.calls = 0
@@ -313,23 +317,28 @@ class _ScriptHost:
             return self._table.serve(call)
         if self.calls >= self.calls_max:
             return error_reply(UsageError("host_calls: all that the run has are used"))
+        tool = self._tools.get(call.name)
+        refused = None if tool is None else script_refusal(tool, call.request)
+        if refused is not None:
+            return error_reply(refused)
         key = f"{self._call.name_outside}.{self.calls}"
         self.calls += 1
-        with under_key(key):
+        with self._under(key):
             reply = self._table.serve(call, self._call.inside(key))
         if isinstance(reply, Blocking):
-            return Blocking(lambda: _run_under(key, reply))
-        return reply if isinstance(reply, bytes) else _await_under(key, reply)
+            return Blocking(lambda: self._run_under(key, reply))
+        return reply if isinstance(reply, bytes) else self._await_under(key, reply)
 
+    def _under(self, key: str) -> AbstractContextManager[None]:
+        return under_key(key, depth=self._call.scope.depth)
 
-def _run_under(key: str, work: Blocking) -> bytes:
-    with under_key(key):
-        return work()
+    def _run_under(self, key: str, work: Blocking) -> bytes:
+        with self._under(key):
+            return work()
 
-
-async def _await_under(key: str, reply: Awaitable[bytes]) -> bytes:
-    with under_key(key):
-        return await reply
+    async def _await_under(self, key: str, reply: Awaitable[bytes]) -> bytes:
+        with self._under(key):
+            return await reply
 
 
 def text_files(skills: Skills, skill: Skill) -> dict[str, str]:

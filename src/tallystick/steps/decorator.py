@@ -129,7 +129,10 @@ def reset_steps(registry: StepRegistry) -> None:
 
 
 def _call_site_here() -> CallSite | None:
-    """Return the steps around this place for a run that starts here; None if there are none."""
+    """Return the steps around this place for a run that starts here; None if there are none.
+
+    Where a chain is resumed or replayed, there are some outside of its steps too.
+    """
     if current_step() is None and _AGAIN.get() is None:
         return None
     from tallystick.steps.surroundings import StepPlace

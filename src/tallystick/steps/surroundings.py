@@ -179,7 +179,7 @@ class RunSteps(Surroundings):
 
     @property
     def limits_changed(self) -> bool:
-        """True if a step around declares another budget than the recorded one."""
+        """True if a step around declares another budget than the recorded one; False without."""
         again = self.again
         around = () if self._active is None else self._active.chain()
         return again is not None and any(again.limits_changed(each.facts) for each in around)
@@ -303,7 +303,7 @@ class StepPlace:
         return RunSteps.for_request(request.goal, lambda: client.ledger, request_of)
 
     def here(self, run: str) -> RunSteps:
-        """Keep the steps around a run that is resumed or forked here open.
+        """Keep the steps around a run that is resumed or forked here open, inside the result.
 
         Raise `StepsDiverged` in a replay.
         """

@@ -19,6 +19,7 @@ import builtins
 import concurrent.futures
 import contextlib
 import functools
+import importlib.util
 import inspect
 import linecache
 import sys
@@ -351,6 +352,32 @@ class _Namespace:
         whole.stack[:] = frames
         lines = whole.format() if frames else whole.format_exception_only()
         report.traceback = "".join(lines)
+        report.line = self._line_of(error)
+
+    def _line_of(self, error: BaseException) -> str:
+        """Return the line that failed with its values, as the guest tells them; "" for none."""
+        found = [
+            (frame, number)
+            for frame, number in traceback.walk_tb(error.__traceback__)
+            if frame.f_code.co_filename in self._seen
+        ]
+        if not found:
+            return ""
+        frame, number = found[-1]
+        line = linecache.getline(frame.f_code.co_filename, number)
+        return str(_guest_describe().describe_line(line, "", frame.f_locals, frame.f_globals))
+
+
+@functools.cache
+def _guest_describe() -> Any:  # noqa: ANN401 (a module that is no part of this package's imports)
+    """Return the module of the guest that describes values, loaded beside it as it is."""
+    path = Path(__file__).parents[1] / "guest/prelude/tallystick_guest/describe.py"
+    spec = importlib.util.spec_from_file_location("tallystick_guest_describe", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _assigned_last(last: ast.stmt | None) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
 from tallystick.core.errors import UsageError
-from tallystick.runtime.calls.functions import RunFunction, check_functions
+from tallystick.runtime.calls.functions import Ask, RunFunction, check_functions
 from tallystick.sandbox.host import is_async
 from tallystick.tools.docstrings import described
 from tallystick.typed.encode import encode_value
@@ -36,7 +36,7 @@ class ToolOptions:
 
     reads: bool = False
     name: str | None = None
-    ask: bool = False
+    ask: bool | Ask = False
     needs: str = ""
     idempotent: bool = False
     lookup: Callable[[str], Any] | None = None
@@ -53,7 +53,7 @@ def tool(
     *,
     reads: bool = False,
     name: str | None = None,
-    ask: bool = False,
+    ask: bool | Ask = False,
     needs: str = "",
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
@@ -64,7 +64,7 @@ def tool(
     *,
     reads: bool = False,
     name: str | None = None,
-    ask: bool = False,
+    ask: bool | Ask = False,
     needs: str = "",
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
@@ -73,8 +73,9 @@ def tool(
 
     Without `reads=True`, a call counts as an effect: it is on disk before it begins, and is not
     repeated by itself after a crash. With `reads`, it only looks something up. `name` is what
-    programs call it; without it, that is the name of the function. With `ask`, a person is asked
-    before each call. `needs` names the capability that a run must be granted.
+    programs call it; without it, that is the name of the function. With `ask`, a call needs a
+    person's word: each one, or those for whose arguments it returns True. `needs` names the
+    capability that a run must be granted.
 
     An `idempotent` effect may be repeated after a crash. For another one, `lookup` is called with
     the key that `effect_key()` returned inside it, and says what became of it.
@@ -152,7 +153,8 @@ def _is_unbound_method(function: object) -> bool:
 def tools_of(given: Iterable[object]) -> tuple[RunFunction, ...]:
     """Return the tools that functions stand for, plain ones and marked ones.
 
-    Raise `UsageError` for one that cannot be a tool, and for two of one name.
+    Raise `UsageError` for one that cannot be a tool, for two of one name, for a name that is the
+    group of another, and for what is no list.
     """
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise UsageError(f"tools: a list of functions is needed, not {type(given).__name__}")
@@ -226,7 +228,10 @@ class ArgumentError(UsageError):
 
 
 def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> Callable[..., Any]:
-    """Return a function that checks and converts its arguments, described for the model."""
+    """Return a function that checks and converts its arguments, described for the model.
+
+    Raise `UsageError` if the arguments cannot be read, or have no types that can be checked.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -251,7 +256,10 @@ def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> C
 
 
 def _hints_of(function: Any, name: str, local_names: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ANN401
-    """Return the annotations of a function. Raise `UsageError` if one names what is not there."""
+    """Return the annotations of a function, none if it cannot have any.
+
+    Raise `UsageError` if one names what is not there.
+    """
     called = function
     while isinstance(called, functools.partial):
         called = called.func

@@ -221,7 +221,10 @@ def _parser(parse: Callable[[str], Any]) -> Callable[[object], Any]:
 
 
 def _alias(reading: _Reading, annotation: Any) -> _Read | None:  # noqa: ANN401
-    """Read another name for a type: an alias, a `NewType`, or a type variable."""
+    """Read another name for a type: an alias, a `NewType`, or a type variable; None for others.
+
+    Raise `UsageError` for a name that cannot be found, or for what it stands for.
+    """
     if isinstance(annotation, TypeVar):
         bound = reading.variables.get(annotation, annotation.__bound__)
         return reading.read(Any if bound is None else bound)
@@ -269,7 +272,10 @@ def _chooser(values: Sequence[tuple[Any, Any]]) -> Callable[[object], Any]:
 
 
 def _annotated(reading: _Reading, annotation: Any) -> _Read | None:  # noqa: ANN401
-    """Read a type with limits beside it, in the words of msgspec, annotated-types or pydantic."""
+    """Read a type with limits beside it, in the words of msgspec, annotated-types or pydantic.
+
+    None for any other. Raise `UsageError` as reading a type does.
+    """
     if typing.get_origin(annotation) is not typing.Annotated:
         return None
     plain, *beside = typing.get_args(annotation)

@@ -15,7 +15,6 @@ record.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -26,8 +25,8 @@ from tallystick.attachments.port import AttachmentError, Transaction
 from tallystick.attachments.session import snapshots_holder as snapshots_of
 from tallystick.attachments.sqlite import SqliteAttachments
 from tallystick.core.chain import Head, Header, Root, Sealed, check_entry, draft_of, root_of
+from tallystick.core.duration import duration_ms
 from tallystick.core.errors import (
-    InvalidLimit,
     LedgerConflict,
     LedgerCorrupt,
     LedgerError,
@@ -204,9 +203,6 @@ def disk_bytes(ledger: SqliteLedger) -> int:
     return sum(path.stat().st_size for path in (ledger.path, log) if path.exists())
 
 
-_AGE = re.compile(r"(0|[1-9][0-9]{0,5})([hdw])")
-_HOURS = {"h": 1, "d": 24, "w": 7 * 24}
-_HOUR_MS = 3_600_000
 _TOGETHER = 256
 _FREE_SHARE = 8
 # Up to this size, writing the file again takes so little time that it is always done.
@@ -224,12 +220,8 @@ def age_ms(text: str) -> int:
     The number has at most six digits, without a leading zero. Raise `InvalidLimit` for any other
     text.
     """
-    found = _AGE.fullmatch(text)
-    if found is None:
-        raise InvalidLimit(
-            field="older-than", given=text, why="a number of hours, days or weeks: 12h, 30d, 2w"
-        )
-    return int(found[1]) * _HOURS[found[2]] * _HOUR_MS
+    why = "a number of hours, days or weeks: 12h, 30d, 2w"
+    return duration_ms(text, field="older-than", units="hdw", why=why)
 
 
 def _first_id_after(ms: int) -> str:

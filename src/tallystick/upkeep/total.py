@@ -37,7 +37,8 @@ def change_total(stores: Stores, usd: Money | None, *, may_raise: bool = False) 
     """Record another total in dollars, or None for no limit; it holds for every process.
 
     The change is recorded too. Raise `InvalidLimit` for what is no sum of dollars. Raise
-    `LimitWouldRise` for a higher total than before, or none, without `may_raise`.
+    `LimitWouldRise` for a higher total than before, or none, without `may_raise`. Raise the errors
+    of the ledger.
     """
     limit = None if usd is None else nano_usd(usd)
     stores.scopes.change_total(

@@ -8,7 +8,7 @@ These names are the contract of this module; what else is in the package is inte
   which raises `ThesaurusInvalid`
 - `Rules` are the strictness and its numbers: `PERMISSIVE`, `NORMAL` and `STRICT` are the presets
 - `decide` returns the `Decision` that follows: `Pass`, `Retry`, `Warn`, `Block` or `Escalate`
-- `read_vocabulary` makes the value of `Session(vocabulary=)`, a `VocabularyAsked`, so that runs are
+- `read_vocabulary` makes the value of `Agent(vocabulary=)`, a `VocabularyAsked`, so that runs are
   checked
 - `read_python` or `read_shell` return a `Program`; with `validate` that needs no sandbox
 """

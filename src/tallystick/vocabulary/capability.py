@@ -85,7 +85,8 @@ class VocabularyCapability(CapabilityBase):
     def start_fields(self, asked: AskedRun, run_attachments: RunAttachments) -> Mapping[str, Any]:
         """Return the rules for the start of a new run; nothing if no check was asked for.
 
-        The thesaurus is kept, and committed with the run's first records.
+        The thesaurus is kept, and committed with the run's first records. Raise `AttachmentError`
+        if it cannot be kept.
         """
         if self._asked is None:
             return {}
@@ -102,6 +103,7 @@ class VocabularyCapability(CapabilityBase):
             retries_max=rules.retries_max,
             thesaurus=ref,
             reading=READING,
+            parks=True,
         )
         return {"vocabulary": given}
 

@@ -284,7 +284,7 @@ def test_a_block_of_an_older_version_is_made_again(tmp_path: Path) -> None:
     with filled(tmp_path, Clock()) as memory, small_blocks(small=5, large=10):
         StandingIndex(memory).keep()
         with in_file(memory.path) as db:
-            db.execute("UPDATE block SET format = 0, data = x'00'")
+            db.execute("UPDATE block SET format = 1, data = x'00'")
 
         made = asked(memory, StandingIndex(memory))
 
@@ -305,7 +305,7 @@ def test_blocks_of_a_newer_version_are_neither_used_nor_replaced_and_named(tmp_p
         assert (made.hits, made.notes) == (expected.hits, expected.notes)
         assert blocks_of(memory) == before
         (remark,) = index.remarks
-        assert "has format 9, of a newer version; this version reads 1" in remark
+        assert "has format 9, of a newer version; this version reads 2" in remark
         # A note that is erased leaves nothing in them either.
         gone = made.hits[0].id
         forget(memory, [gone], actor=None, strategy=ForgetStrategy.HARD_DELETE)
@@ -331,6 +331,27 @@ def test_a_block_of_another_log_is_not_used(tmp_path: Path) -> None:
             made = asked(memory, StandingIndex(memory))
 
             assert found(made)[:3] == expected[:3]  # type: ignore[index]
+
+
+def test_codes_of_vectors_are_read_by_the_first_who_needs_them(tmp_path: Path) -> None:
+    clock = Clock()
+    with filled(tmp_path, clock) as memory, small_blocks(small=5, large=10), low_limits():
+        world = World(memory, clock)
+        world.do(("model", 0, 0, 0))
+        world.embed(12)
+        index, embedder = StandingIndex(memory), world.embedder()
+        assert embedder is not None
+        index.keep()
+
+        asked(memory, index)
+        assert index._held.codes is None
+        asking = Asking(agent_id="ada", as_of=memory.head().count, at=clock.now)
+        made = recall(memory, "tea 3", asking, key=KEY, embedder=embedder, index=index)
+        assert index._held.codes is not None
+        again = recall(memory, "tea 3", asking, key=KEY, embedder=embedder)
+
+        assert made.hits == again.hits
+        assert any(name == "dense" for hit in made.hits for name, _ in hit.lanes)
 
 
 # -- erasure -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tallystick.core.charge import RunLimits
 from tallystick.core.errors import TallystickError
 from tallystick.core.history import History
 from tallystick.core.records import HostAnswered, Record, RunEnded, RunStarted
+from tallystick.core.resume_errors import NeedsPerson
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.sqlite import SqliteLedger
@@ -25,7 +26,6 @@ from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.capability import CapabilityBase, RunCapability, RunServices
 from tallystick.runtime.calls.functions import RunFunction, host_function
 from tallystick.runtime.calls.scope import Call
-from tallystick.runtime.journal.journal import NeedsPerson
 from tallystick.runtime.runs.history import records_of
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import block
@@ -194,14 +194,14 @@ def test_a_call_waits_in_the_middle_of_a_program_and_is_made_once_approved(
     ledger, done = MemoryLedger(), list[str]()
     with paying(sandbox, ledger, done) as session:
         waits = session.run("pay", strategy="code")
-    assert (waits.stop, done) == ("refused", ["looked"])
+    assert (waits.stop, done) == ("waiting", ["looked"])
     assert waits.detail == "pay (intent 4) waits for a person"
     with paying(sandbox, ledger, done) as session:
         assert session.replay(waits.run).held
 
     # Nobody has said anything yet: it waits again, and nothing is done.
     with paying(sandbox, ledger, done) as session:
-        assert session.resume(waits.run).stop == "refused"
+        assert session.resume(waits.run).stop == "waiting"
     assert done == ["looked"]
 
     with paying(sandbox, ledger, done, 4) as session:
@@ -234,7 +234,7 @@ def test_another_process_resumes_a_run_that_waits(
     done: list[str] = []
     with paying(wasm_sandbox, ledger, done) as session:
         waits = session.run("pay", strategy="code")
-    assert waits.stop == "refused"
+    assert waits.stop == "waiting"
 
     command = [sys.executable, "-c", _OTHER_PROCESS, str(ledger.path), waits.run, str(tmp_path)]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -23,6 +24,7 @@ from tallystick.core.records import Caller, ChildBegun, ChildEnded
 from tallystick.model.port import Model
 from tallystick.runtime.calls.children import Children, ChildRequest, ChildRunner, Parent
 from tallystick.runtime.calls.queries import AskedName, Queries, QueryProblem
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
@@ -104,6 +106,8 @@ class ScriptedRunner:
     def slots(self) -> ChildSlots:
         return self._slots
 
+    def decide(self, decided: Decided | None) -> None: ...
+
     def check_model(self, parent: Parent, asked: AskedName) -> None: ...
 
     def refusal(self, parent: Parent, request: ChildRequest) -> None: ...
@@ -170,6 +174,7 @@ async def batch(runner: ScriptedRunner, name: str) -> dict[str, object]:
             seed=0,
             temperature=None,
             wrap=lambda function: function,
+            deeper=lambda depth: nullcontext(),
             model=cast(Model, None),
             depth=runner.depth,
         ),

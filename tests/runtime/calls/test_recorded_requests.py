@@ -135,3 +135,12 @@ def test_a_call_is_shown_as_the_python_that_it_was() -> None:
         'mail.send("ann@example.org", body="x", n=None, ok=True, raw=<5 bytes>, to=[{"a": 1.5}])'
     )
     assert call_text("mail.send", "no JSON") == "mail.send: no JSON"
+
+
+def test_a_turn_without_tools_stores_nothing_more() -> None:
+    session, run, _ = records_after("n = 1\nprint(n)\nFINAL('done')")
+    bodies = [each.body or b"" for each in session.ledger.read(run)]
+    session.close()
+
+    assert not any(b'"request":' in each or b'"request_ref":' in each for each in bodies)
+    assert not any(b'"decided_all":' in each or b'"because":' in each for each in bodies)

@@ -177,6 +177,22 @@ def test_a_question_that_no_budget_pays_for_is_refused_and_the_command_goes_on(
     assert finished[0].stop == "finished"
 
 
+def test_a_native_program_is_told_where_runs_that_it_starts_begin_to_count(
+    process: ProcessSandbox, tmp_path: Path
+) -> None:
+    plan = [
+        bash('echo "$TALLYSTICK_DEPTH" > depth'),
+        program("import os\nFINAL(open('depth').read() + os.environ['TALLYSTICK_DEPTH'])"),
+    ]
+    for above, told in ((0, "1\n1"), (4, "5\n5")):
+        ledger = SqliteLedger(tmp_path / f"{above}.db")
+        model = planned(plan)
+        with Session(model=model, ledger=ledger, backend="process", pricing=PRICING) as session:
+            run = session.run(GOAL, limits=ROOMY, recursion_depth=above)
+            assert run.answer == told
+            assert session.replay(run.run).held
+
+
 # -- a run ---------------------------------------------------------------------------------------
 
 

@@ -222,7 +222,9 @@ def test_a_ledger_without_a_file_has_no_others_to_tell() -> None:
 
     with lock_run(ledger, RUN), lock_run(ledger, RUN) as stolen:
         assert not stolen
-        assert not is_running(ledger, RUN)
+        assert is_running(ledger, RUN)
+        assert not is_running(MemoryLedger(), RUN)
+    assert not is_running(ledger, RUN)
 
 
 def test_where_no_lock_can_be_made_it_is_said() -> None:

@@ -66,6 +66,33 @@ def test_the_line_is_told_with_its_values_and_their_types(
 
 
 @pytest.mark.parametrize(
+    ("source", "values"),
+    [
+        (
+            "sum(each['paid'] for each in mixed)",
+            ["each['paid'] is 1.5 (float) or '2 EUR' (str) or None (NoneType)"],
+        ),
+        (
+            "[each['a']['b'] + 1 for each in nested]",
+            ["each['a']['b'] is 1 (int) or missing"],
+        ),
+        ("max(each['paid'] for each in mixed if each['paid'])", ["each['paid'] is 1.5 (float) or"]),
+    ],
+    ids=["sum", "missing key", "condition"],
+)
+def test_what_a_comprehension_takes_from_items_is_told_with_each_type(
+    session: TestSession, source: str, values: list[str]
+) -> None:
+    session.run("mixed = [{'paid': 1.5}, {'paid': 2.5}, {'paid': '2 EUR'}, {'paid': None}] * 9")
+    session.run("nested = [{'a': {'b': 1}}, {'a': {}}]")
+
+    result = session.run(source)
+
+    assert result.error is not None
+    assert [each for each in values if each not in result.error.line] == []
+
+
+@pytest.mark.parametrize(
     "source",
     ["1 / 0", "print(undefined)", "import nothing", "def f(:", "raise ValueError('x')", "exit(3)"],
 )

@@ -310,7 +310,7 @@ def _holder_of(named: str | None) -> str | None:
     """Return the id of the holder that keeps the attachments of a run; None without a run.
 
     Raise `UsageError` for a chain of steps, and for a run whose first record was erased. Raise what
-    `resolve_run` raises, such as `RunNotFound`.
+    `resolve_run` and `records_of` raise, such as `RunNotFound`.
     """
     if named is None:
         return None

@@ -61,6 +61,7 @@ from tallystick.runtime.runs.history import (
     whole_records,
 )
 from tallystick.runtime.runs.tree import Node, tree_of
+from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.settings.paths import ledger_path
 from tallystick.stores import open_stores
 
@@ -72,6 +73,7 @@ _CHILDREN_SHOWN = 20
 _DEPTH_SHOWN = 12
 _OUTPUT_LINES_MAX = 20
 _NAME_CELLS = 36
+_WAITING_CHARS_MAX = 400
 _WIDTH = 94
 # A record, and when it was appended: milliseconds since 1970, or None.
 _Timed = tuple[int | None, Record]
@@ -129,23 +131,32 @@ def inspect_command(
         for line in tree_lines(root, whole=whole, width=stdout_columns()):
             click.echo(line)
         return 0
+    return _show(ledger, found, full=programs, as_records=as_records, as_json=as_json)
+
+
+def _show(ledger: Ledger, found: str, *, full: bool, as_records: bool, as_json: bool) -> int:
     timed = list(timed_records(ledger, found))
     records = [record for _, record in timed]
     if as_json:
         bodies = [msgspec.Raw(encode_record(record)) for record in records]
-        echo_json({"run": found, "records": bodies, "times": [at for at, _ in timed]})
+        waits = waiting_in(ledger, found, records) if records else []
+        shown = {"run": found, "records": bodies, "times": [at for at, _ in timed]}
+        echo_json({**shown, "waits": waits} if waits else shown)
         return 0
     if not records:
         click.echo(f"run {found} {NOT_BEGUN}", err=True)
         return 0
     # A chain of steps has no turns, so show a line for each of its records.
     in_blocks = not as_records and isinstance(records[0], RunStarted)
-    for line in turn_lines(timed, full=programs) if in_blocks else _lines(timed, programs):
+    for line in turn_lines(timed, full=full) if in_blocks else _lines(timed, full):
         # Indented lines are programs and their output, which keep their line breaks.
         if line.startswith("    "):
             click.echo(line)
         else:
             echo_line(line)
+    for each in waiting_in(ledger, found, records):
+        inside = "" if each.run == found else f"  in run {each.run}"
+        echo_line(f"waits     {plain(each.text(), chars_max=_WAITING_CHARS_MAX)}{inside}")
     return 0
 
 
@@ -454,7 +465,7 @@ def _receipt_lines(run: str, receipt: Receipt, approvals: Sequence[Approval] = (
     made += [_model(each) for each in receipt.models]
     made += [
         f"person    turn {each.turn}  {decided(each.decision, by=each.by, at=each.at)}  "
-        f"program sha256:{each.sha256}"
+        f"{plain(each.subject)} sha256:{each.sha256}"
         for each in receipt.approvals or approvals
     ]
     if receipt.refused_calls:

@@ -42,6 +42,7 @@ from tallystick.runtime.runs.in_doubt import (
     runs_in_doubt,
     status_of,
 )
+from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.settings.paths import ledger_path
 from tallystick.storage.clock import now_ms
 from tallystick.stores import FileStores, open_stores
@@ -67,6 +68,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     Of steps, `goal` is the name of the outermost one, and `stop` its status. `created_at` is in
     milliseconds since 1970. `usd` is in nano-dollars, None if it is unknown; with `at_most`, it
     counts reservations of calls without a reported cost. A pruned run has no goal and no answer.
+    `waits` is the first thing that a run waits for a person to decide about.
     """
 
     kind: Literal["run", "steps"]
@@ -80,6 +82,7 @@ class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     usd: int | None
     pruned: bool = False
     at_most: bool = False
+    waits: str = ""
 
 
 @click.command("ls")
@@ -181,6 +184,8 @@ def _goal_text(row: _Listed) -> str:
     goal = plain(row.goal, chars_max=_GOAL_CHARS_MAX)
     if row.pruned:
         goal = f"{goal} (pruned)".strip()
+    if row.waits:
+        goal = f"{goal}: waits for {row.waits}"
     return goal if row.kind == "run" else f"steps {goal}"
 
 
@@ -231,7 +236,14 @@ def _read(ledger: Ledger, row: RunRow) -> _Listed:
         answer=ended.answer if ended else None,
         usd=ended.charge.usd if ended else None,
         at_most=ended is not None and _has_reservations(end),
+        waits=_waits(ledger, row.run) if ended is not None and ended.stop == "waiting" else "",
     )
+
+
+def _waits(ledger: Ledger, run: str) -> str:
+    found = waiting_in(ledger, run)
+    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    return f"{plain(found[0].text(), chars_max=_CALL_CHARS_MAX)}{more}" if found else ""
 
 
 def _with_steps_marked(ledger: Ledger, rows: list[_Listed]) -> list[_Listed]:
@@ -485,7 +497,8 @@ def _find_run(ledger: Ledger, scopes: Scopes, run: str) -> str:
 def _close(ledger: Ledger, scopes: Scopes, run: str, *, charge: bool) -> ClosedCalls:
     """Close the open model calls of a run, and its reservations in the total.
 
-    They are charged with `charge`, else released. A run that is gone has reservations only.
+    They are charged with `charge`, else released. A run that is gone has reservations only. Raise
+    what `close_calls` raises, but for `RunNotFound`.
     """
     try:
         return close_calls(ledger, run, charge=charge, scopes=scopes, at=now_ms())

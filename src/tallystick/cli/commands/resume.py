@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tallystick.agent.agent import Agent
-from tallystick.cli.driving import Display, open_session
+from tallystick.cli.driving import Display, open_session, waiting_lines, word_on_terminal
 from tallystick.cli.exit_codes import DIVERGED, INTERRUPTED, OK
 from tallystick.cli.options import (
     limits_from,
@@ -20,19 +18,23 @@ from tallystick.cli.options import (
     with_new_limits,
     with_skills,
 )
-from tallystick.cli.parts import JSON, echo_json, echo_line, stack_options
+from tallystick.cli.parts import JSON, echo_error_line, echo_json, echo_line, stack_options
 from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.records import InDoubt, PersonDecision, RunEnded
-from tallystick.live.stop import WAIT_SECONDS, stop
+from tallystick.core.resume_errors import FunctionsMissing
+from tallystick.live.decide import bind, pending, submit
+from tallystick.live.stop import WAIT_SECONDS, person_here, stop
 from tallystick.runtime.run.fork import shared_records
 from tallystick.runtime.run.replay import ReplayReport
-from tallystick.runtime.run.resume import check_decision, read_checked
+from tallystick.runtime.run.resume import bound, read_checked
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import resolve_run
-from tallystick.runtime.runs.lock import is_running
+from tallystick.runtime.runs.lock import decided_left, is_running
 from tallystick.runtime.runs.tree import open_records
+from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.settings.paths import ledger_path
 from tallystick.settings.schema import SETTINGS, Value, from_text
 from tallystick.settings.settings import load_settings
@@ -120,16 +122,15 @@ def resume_run(
     verbose: bool,
     allow_unpriced: bool | None,
     accept_without: tuple[str, ...] = (),
-    decision: PersonDecision | None = None,
-    by: str = "",
+    decided: Decided | None = None,
     **given: object,
 ) -> int:
     """Continue a run and show it; return the exit code.
 
-    `decision` is the decision of the person `by` about a program that waits for one. A run that
-    has answered is only shown. Raise `RunNotFound`, `RunInDoubt` or another error of
-    `Agent.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is needed
-    and missing, or given and not needed, and what `open_session` raises.
+    `decided` is about what the run waits for. If it waits again, the person at this terminal is
+    asked. A run that has answered is only shown. Raise `RunNotFound`, `RunInDoubt` or another error
+    of `Agent.resume` if the run cannot be continued. Raise `ResumeRefused` if a decision is
+    needed and missing, or given and not needed, and what `open_session` raises.
     """
     ledger = open_stores(ledger_path()).ledger
     found = resolve_run(ledger, run)
@@ -138,7 +139,8 @@ def resume_run(
     flags = {"model": model or started.model, "allow_unpriced": allow_unpriced}
     display = Display(as_json=as_json, events=events, quiet=quiet, verbose=verbose)
     ended = records[-1]
-    check_decision(found, records, decision)
+    waits = waiting_in(ledger, found, records)
+    bound(found, waits, decided or decided_left(ledger, found, [each.sha256 for each in waits]))
     if isinstance(ended, RunEnded) and ended.stop == "answered":
         # Showing the answer needs no model, so do not open one: its file or key may be gone.
         with Agent(ledger=ledger, config=None) as session:
@@ -171,57 +173,111 @@ def resume_run(
                 in_doubt=in_doubt,
                 limits=limits_from(started.limits, given),
                 steal=steal,
-                decision=decision,
-                by=by,
+                decision=decided,
                 sub_model=sub_model,
                 watch=watch,
                 heard=progress.heard,
             )
         finally:
             progress.close()
-    return display.end(result)
+    word = word_on_terminal(result, display)
+    if word is None:
+        return display.end(result)
+    return resume_run(
+        run=found,
+        model=model,
+        sub_model=sub_model,
+        in_doubt=in_doubt,
+        steal=False,
+        skill_directories=skill_directories,
+        no_skills=no_skills,
+        as_json=as_json,
+        events=events,
+        quiet=quiet,
+        verbose=verbose,
+        allow_unpriced=allow_unpriced,
+        accept_without=accept_without,
+        decided=word,
+    )
 
 
-# `tally approve` and `tally deny`: decide about a program that waits for a person.
+# `tally approve` and `tally deny`: decide about what a run waits for.
+
+
+_ALL = click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Decide about everything that waits; with approve, also about all later calls.",
+)
 
 
 @click.command("approve")
+@_ALL
 @with_resume
-def approve_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they are called)
-    r"""Let a refused program run, and continue its run.
+def approve_command(every: bool, **given: Any) -> int:  # noqa: ANN401 (the options of resume)
+    r"""Approve the call or the program that a run waits for, and continue it.
 
-    With --vocabulary strict, a run ends with exit code 1 once its retries are used up, and waits
-    for a person. tally inspect RUN shows the program that waits. Who approved it, and when, is
-    recorded in the run. Exit codes: as for tally resume.
+    A run with exit code 9 waits for a person. What waits is a call of a tool that needs an
+    approval, or a program that --vocabulary strict refused; tally inspect RUN shows it. The
+    approval is of that and of nothing else. Who approved it, and when, is recorded in the run. Exit
+    codes: as for tally resume.
 
     \b
     Example:
         tally inspect last
         tally approve last
     """
-    return resume_run(**given, decision="approve", by=_user_name())
+    return _decide(given, decision="approve", every=every)
 
 
 @click.command("deny")
+@_ALL
+@click.option("--because", metavar="TEXT", default="", help="Tell the program this reason.")
 @with_resume
-def deny_command(**given: Any) -> int:  # noqa: ANN401 (the options, as they are called)
-    r"""Refuse a program that waits; the model is told so, and writes another.
+def deny_command(every: bool, because: str, **given: Any) -> int:  # noqa: ANN401 (as above)
+    r"""Deny the call or the program that a run waits for, and continue it.
 
-    Who refused it, and when, is recorded in the run. Exit codes: as for tally resume.
+    A denied call raises an exception in the program, with the reason. For a denied program, the
+    model is told so, and writes another. Who denied it, and when, is recorded in the run. Exit
+    codes: as for tally resume.
 
     \b
     Example:
-        tally deny last
+        tally deny last --because "not on Fridays"
     """
-    return resume_run(**given, decision="deny", by=_user_name())
+    return _decide(given, decision="deny", every=every, because=because)
 
 
-def _user_name() -> str:
-    """Return the login name of the person who decides, or their uid if it has no name here."""
+def _decide(
+    given: dict[str, Any], *, decision: PersonDecision, every: bool, because: str = ""
+) -> int:
+    """Show what waits, decide about it, and continue the run; return the exit code.
+
+    If a call waits in a running process, or the run needs functions of a program, the decision is
+    left for that. Raise what `pending`, `bind`, `submit` and `resume_run` raise.
+    """
+    ledger = open_stores(ledger_path()).ledger
+    found = pending(ledger, given.pop("run"))
+    decided = bind(found, Decided(decision=decision, by=person_here(), because=because, all=every))
+    if not (given["quiet"] or given["as_json"] or given["events"]):
+        for line in waiting_lines(found.waits):
+            echo_error_line(line)
+    if found.inside:
+        submit(ledger, found, decided)
+        click.echo(f"run {found.run} goes on in its own process", err=True)
+        return OK
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+        return resume_run(run=found.run, decided=decided, **given)
+    except FunctionsMissing:
+        # The functions are those of a program in Python, which resumes the run itself.
+        submit(ledger, found, decided)
+        click.echo(
+            f"the decision is kept, and taken when run {found.run} is resumed where its functions "
+            "are (Session.resume)",
+            err=True,
+        )
+        return OK
 
 
 # `tally stop`: stop a run that another process works on.

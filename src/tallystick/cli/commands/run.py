@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from tallystick.cli.driving import Display, open_session, show_estimate
+from tallystick.cli.driving import Display, open_session, show_estimate, word_on_terminal
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.options import (
     shown_options,
@@ -171,7 +171,8 @@ def run_command(
     \b
     Exit codes: 0 answered, 1 no progress, refused, or output cannot be written,
     2 wrong usage, 3 limit reached, 4 sandbox failed, 5 model failed,
-    6 ledger failed, 7 outcome of a call unknown, 130 interrupted.
+    6 ledger failed, 7 outcome of a call unknown, 9 waits for a person,
+    130 interrupted.
 
     \b
     Example:
@@ -250,7 +251,27 @@ def run_command(
             progress.close()
             # Also after an error: the skills were loaded, and later catalogs rank them higher.
             Recent(data_directory()).note(watch.loaded)
-    return display.end(result)
+    word = word_on_terminal(result, display)
+    if word is None:
+        return display.end(result)
+    from tallystick.cli.commands.resume import resume_run
+
+    return resume_run(
+        run=result.run,
+        model=None,
+        sub_model=sub_model,
+        in_doubt="halt",
+        steal=False,
+        skill_directories=skill_directories,
+        no_skills=no_skills,
+        as_json=as_json,
+        events=events,
+        quiet=quiet,
+        verbose=verbose,
+        allow_unpriced=None,
+        accept_without=accept_without,
+        decided=word,
+    )
 
 
 def _capabilities(skills: Skills | None, put: Sequence[str]) -> list[Capability]:

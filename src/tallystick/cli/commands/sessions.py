@@ -15,9 +15,17 @@ import msgspec
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import JSON, echo_json, echo_line
 from tallystick.cli.progress import Sayer
-from tallystick.cli.show import plain, quantity
+from tallystick.cli.show import plain, quantity, size_text
 from tallystick.core.clock import FIXED_CLOCK_NS
-from tallystick.core.errors import Refused, TallystickError, UsageError, system_errors
+from tallystick.core.duration import duration_ms
+from tallystick.core.errors import (
+    Refused,
+    SessionBusy,
+    SessionNotFound,
+    TallystickError,
+    UsageError,
+    system_errors,
+)
 from tallystick.interop.error_codes import error_report
 from tallystick.sandbox.backend import BACKENDS
 from tallystick.sandbox.snapshot import Image
@@ -27,7 +35,13 @@ from tallystick.sandbox.wasm.variables import (
     record_values,
     variable_names,
 )
-from tallystick.sessions.rows import EXTENSIONS_MAX, KeptSnapshot, Left, SessionInfo, SessionRun
+from tallystick.sessions.rows import (
+    KeptSnapshot,
+    Left,
+    SessionInfo,
+    SessionRun,
+    period_of,
+)
 from tallystick.sessions.sessions import (
     EarlierRun,
     Sessions,
@@ -39,6 +53,7 @@ from tallystick.sessions.values import (
     read_exported,
 )
 from tallystick.settings.paths import cache_directory, ledger_path
+from tallystick.settings.settings import load_settings
 from tallystick.storage.clock import new_id, now_ms
 from tallystick.stores import open_stores
 
@@ -46,6 +61,7 @@ from tallystick.stores import open_stores
 
 
 _TEXT_CHARS_MAX = 60
+_MIB = 1024 * 1024
 
 
 @contextlib.contextmanager
@@ -56,6 +72,7 @@ def open_sessions(*, as_json: bool) -> Iterator[Sessions]:
     """
     try:
         with open_stores(ledger_path()) as stores:
+            stores.sessions.bytes_max = load_settings().session_bytes
             yield stores.sessions
     except TallystickError as error:
         if as_json:
@@ -102,10 +119,13 @@ def other_guest_note(sessions: Sequence[str]) -> str:
 def session_fields(info: SessionInfo, made: Made) -> dict[str, object]:
     """Return a session as JSON fields that clients may rely on.
 
-    References to the stored interpreter are left out, since their form may change.
+    References to the stored interpreter are left out, since their form may change. A session
+    without an end has `expires_at` None.
     """
     fields: dict[str, object] = msgspec.to_builtins(info)
     del fields["left"], fields["generation"]
+    if not info.has_end:
+        fields["expires_at"] = None
     if info.name is None:
         del fields["name"]
     image = info.left.image
@@ -120,7 +140,8 @@ def session_fields(info: SessionInfo, made: Made) -> dict[str, object]:
 def session_line(info: SessionInfo, made: Made) -> str:
     names = f"  {plain(info.left.names, chars_max=_TEXT_CHARS_MAX)}" if info.left.names else ""
     other = f"  of another {made.differs}" if made.differs else ""
-    return f"{info.id}  {info.state:<12}  {_until(info)}{other}{names}"
+    size = size_text(info.bytes)
+    return f"{info.id}  {info.state:<12}  {size:>8}  {_until(info)}{other}{names}"
 
 
 def session_lines(
@@ -134,8 +155,13 @@ def session_lines(
     spent = info.budget_status
     yield f"session   {info.id}"
     yield f"state     {info.state}, {_until(info)}"
-    yield f"extended  {info.extension_count} of {EXTENSIONS_MAX} times"
+    if info.period is not None:
+        most = info.period.extensions_max
+        yield f"extended  {info.extension_count}{'' if most is None else f' of {most}'} times"
     yield f"backend   {info.backend}"
+    yield f"keeps     {size_text(info.bytes)}"
+    if info.recursion_depth:
+        yield f"depth     {info.recursion_depth} of {spent.max_recursion_depth}"
     if made.differs is not None:
         yield f"left by   another {made.differs}, {_maker_text(made)}"
     tokens = _used_of(spent.tokens_used, spent.token_budget)
@@ -194,12 +220,27 @@ def _used_of(used: int, budget: int | None) -> str:
 
 
 def _until(info: SessionInfo) -> str:
+    if info.state == "terminated":
+        return "for good"
     if info.name is not None:
         return f"no end, named {info.name}"
+    if not info.has_end:
+        return "no end"
     if info.state == "expired":
         return f"since {_time(info.expires_at)}"
-    minutes = max(0, info.expires_at - now_ms()) // 60_000
-    return f"until {_time(info.expires_at)} ({minutes} min left)"
+    left = _span(max(0, info.expires_at - now_ms()))
+    if info.state == "paused":
+        return f"{left} left when it is resumed"
+    return f"until {_time(info.expires_at)} ({left} left)"
+
+
+def _span(ms: int) -> str:
+    """Write a time in minutes, or in hours or days if it is longer than two of them."""
+    minutes = ms // 60_000
+    for unit, length in (("days", 1_440), ("hours", 60)):
+        if minutes >= 2 * length:
+            return f"{minutes // length} {unit}"
+    return f"{minutes} min"
 
 
 def _time(epoch_ms: int) -> str:
@@ -212,14 +253,14 @@ def _time(epoch_ms: int) -> str:
 
 @click.group("session")
 def session_command() -> None:
-    r"""Keep variables between runs: make, list, show, extend, export, remove sessions.
+    r"""Keep variables between runs: make, list, show, pause, export, prune sessions.
 
     A session keeps the variables of a run for the next run in it, also in another process. SESSION
     is an id, the beginning of one, or `last`.
 
     \b
-    Exit codes: 0 done, 2 wrong usage, 4 no such session, expired, busy, or at a
-    limit, 6 ledger failed.
+    Exit codes: 0 done, 2 wrong usage, 4 no such session, busy, at a limit, or in
+    a state that does not allow it, 6 ledger failed.
 
     \b
     Example:
@@ -258,6 +299,13 @@ def session_command() -> None:
     "[default: wasm]",
 )
 @click.option(
+    "--expires",
+    metavar="TIME",
+    default="never",
+    help="Let the session expire after this time: 90s, 30m, 12h, 7d, 2w, or never. With reference: "
+    "30m, which can be extended three times.  [default: never]",
+)
+@click.option(
     "--from",
     "source",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -270,20 +318,24 @@ def new_command(
     max_tokens: int | None,
     timeout: float | None,
     backend: str,
+    expires: str,
     source: Path | None,
     as_json: bool,
 ) -> int:
     r"""Make a session, and print its id.
 
-    It expires after half an hour (tally session extend). With --from it starts with the variables
-    and the context variables of the file.
+    With --from it starts with the variables and the context variables of the file.
 
     \b
     Example:
         tally session new --set region=EU
+        tally session new --expires 12h
         tally session new --from values.json
     """
     with open_sessions(as_json=as_json) as sessions:
+        # Refused before the values are loaded, which takes a moment.
+        period_of(expires)
+        sessions.check_room()
         given = None if source is None else _read_source(source, backend=backend)
         # Load the values before the session is made, so that a failure leaves no session behind.
         first = None if given is None else asyncio.run(_interpreter_with(given))
@@ -292,6 +344,7 @@ def new_command(
             time_budget_ms=None if timeout is None else round(timeout * 1000),
             variables={**(given.context_variables if given else {}), **_pairs(variables)},
             backend=backend,
+            expires=expires,
         )
         if first is not None:
             image, names, values = first
@@ -317,7 +370,8 @@ async def _interpreter_with(given: ExportedValues) -> tuple[Image, str, bytes | 
     """Return an interpreter that has these values, their names, and the values as recorded.
 
     The values as recorded are None if the guest did not return them. Raise `StoreError` if it does
-    not set the values, and `GuestMissing` if the sandbox cannot be loaded.
+    not set the values, `GuestMissing` if the sandbox cannot be loaded, and what
+    `WasmInterpreter.execute` raises.
     """
     # The engine is imported only here: the other commands on sessions start faster without it.
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
@@ -407,7 +461,7 @@ def _recorded_values(sessions: Sessions, info: SessionInfo, left: Left) -> Sessi
 @session_command.command("ls")
 @JSON
 def session_ls_command(as_json: bool) -> int:
-    r"""List sessions, the newest last.
+    r"""List sessions, the newest last: state, size on the disk, end, variables.
 
     \b
     Example:
@@ -416,11 +470,14 @@ def session_ls_command(as_json: bool) -> int:
     with open_sessions(as_json=as_json) as sessions:
         sessions.book.cleanup_expired()
         found = [(each, _maker_of(sessions, each)) for each in sessions.list()]
+        used, most = sessions.disk_bytes(), sessions.bytes_max
         if as_json:
             echo_json(
                 {
                     "sessions": [session_fields(*each) for each in found],
                     "stats": sessions.book.stats(),
+                    "bytes": used,
+                    "bytes_max": most,
                 }
             )
             return OK
@@ -431,6 +488,11 @@ def session_ls_command(as_json: bool) -> int:
         echo_line(other_guest_note(others), indent=2, err=True)
     if not found:
         click.echo("there are no sessions; to make one: tally session new", err=True)
+        return OK
+    over = most is not None and used > most
+    room = "" if most is None else f" of {size_text(most)}"
+    hint = "; tally session prune offers the oldest" if over else ""
+    echo_line(f"sessions keep {size_text(used)}{room}{hint}", err=True)
     return OK
 
 
@@ -469,30 +531,91 @@ def show_command(session: str, as_json: bool) -> int:
 @click.argument("session")
 @JSON
 def extend_command(session: str, as_json: bool) -> int:
-    r"""Let a session live half an hour longer, at most three times.
+    r"""Let a session with an end last longer, by as long as it was made for.
+
+    One of half an hour (--expires reference) can be extended three times. tally session resume
+    --expires sets another end, or none.
 
     \b
     Example:
         tally session extend last
     """
     with open_sessions(as_json=as_json) as sessions:
-        info = sessions.book.extend(sessions.find(session))
+        info = sessions.extend(sessions.find(session))
+        _show_session(sessions, info.id, as_json=as_json)
+    return OK
+
+
+@session_command.command("pause")
+@click.argument("session")
+@JSON
+def pause_command(session: str, as_json: bool) -> int:
+    r"""Let nothing run or change in a session until it is resumed.
+
+    Its time stands still meanwhile. It can be listed, shown and exported.
+
+    \b
+    Example:
+        tally session pause last
+    """
+    with open_sessions(as_json=as_json) as sessions:
+        info = sessions.pause(sessions.find(session))
+        _show_session(sessions, info.id, as_json=as_json)
+    return OK
+
+
+@session_command.command("terminate")
+@click.argument("session")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@JSON
+def terminate_command(session: str, yes: bool, as_json: bool) -> int:
+    r"""End a session for good: delete its variables and snapshots, keep its history.
+
+    A run that is going on in it is stopped. The session stays in the list, with its runs and what
+    they spent; tally session rm removes that too.
+
+    \b
+    Example:
+        tally session terminate last --yes
+    """
+    with open_sessions(as_json=as_json) as sessions:
+        found = sessions.find(session)
+        if not (yes or as_json):
+            click.confirm(
+                f"terminate session {found}, and delete its variables and snapshots? This cannot "
+                f"be undone",
+                abort=True,
+                err=True,
+            )
+        info = sessions.terminate(found)
         _show_session(sessions, info.id, as_json=as_json)
     return OK
 
 
 @session_command.command("resume")
 @click.argument("session")
+@click.option(
+    "--expires",
+    metavar="TIME",
+    help="Let the session expire after this time from now, as in tally session new.  "
+    "[default: the time it was made for, or what was left of it]",
+)
 @JSON
-def resume_command(session: str, as_json: bool) -> int:
-    r"""Reopen an expired session with its variables and snapshots.
+def resume_command(session: str, expires: str | None, as_json: bool) -> int:
+    r"""Let a session go on that is paused or has expired, with all that it keeps.
+
+    With --expires it gets another end, or none; that works for a session in use too.
 
     \b
     Example:
         tally session resume last
+        tally session resume last --expires never
     """
     with open_sessions(as_json=as_json) as sessions:
-        info = sessions.resume(sessions.find(session))
+        found = sessions.find(session)
+        if expires is not None:
+            sessions.set_expiry(found, expires)
+        info = sessions.resume(found)
         _show_session(sessions, info.id, as_json=as_json)
     return OK
 
@@ -536,6 +659,104 @@ def set_command(
     for key, value in info.context_variables.items():
         click.echo(f"{key}={value}")
     return OK
+
+
+@session_command.command("prune")
+@click.option(
+    "--unused",
+    metavar="AGE",
+    help="Choose sessions in which no run began for this long: 12h, 30d, 2w.",
+)
+@click.option(
+    "--keep", type=click.IntRange(min=0), metavar="N", help="Choose all but the N used last."
+)
+@click.option(
+    "--to",
+    "megabytes",
+    type=click.IntRange(min=0),
+    metavar="MB",
+    help="Choose the oldest until at most this many MiB are kept.  [default: session_mb]",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@JSON
+def session_prune_command(
+    unused: str | None,
+    keep: int | None,
+    megabytes: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    r"""Offer the sessions that were used longest ago, and remove them.
+
+    Without options, as many as have to go until the limit of session_mb is kept. Sessions with a
+    name are left out, and those in which a run is in progress. Runs stay in the ledger; what a run
+    holds of a session is deleted with the run (tally prune).
+
+    \b
+    Example:
+        tally session prune --unused 30d --dry-run
+        tally session prune --keep 20 --yes
+    """
+    with open_sessions(as_json=as_json) as sessions:
+        most = None if megabytes is None else megabytes * _MIB
+        if unused is None and keep is None and megabytes is None:
+            most = sessions.bytes_max
+        chosen = sessions.oldest(
+            unused_ms=None if unused is None else _unused_ms(unused), keep=keep, bytes_max=most
+        )
+        removed = []
+        if chosen and not dry_run:
+            if not (yes or as_json):
+                for each in chosen:
+                    echo_line(session_line(each, _maker_of(sessions, each)), indent=28, err=True)
+                click.confirm(_prune_question(chosen), abort=True, err=True)
+            removed = [each.id for each in chosen if _remove_if_idle(sessions, each)]
+        used = sessions.disk_bytes()
+        lines = [(each, _maker_of(sessions, each)) for each in chosen] if dry_run else []
+        if as_json:
+            echo_json(
+                {
+                    "dry_run": dry_run,
+                    "chosen": [each.id for each in chosen],
+                    "removed": removed,
+                    "bytes": used,
+                    "bytes_max": sessions.bytes_max,
+                }
+            )
+            return OK
+    for info, made in lines:
+        echo_line(session_line(info, made), indent=28)
+    how = "would be removed" if dry_run else "removed"
+    count = len(chosen) if dry_run else len(removed)
+    said = f"{how}: {quantity(count, 'session')}" if chosen else "nothing to prune"
+    click.echo(f"{said}; sessions keep {size_text(used)}", err=True)
+    return OK
+
+
+def _remove_if_idle(sessions: Sessions, info: SessionInfo) -> bool:
+    """Remove a session that nothing was done with since it was chosen. Return False otherwise."""
+    try:
+        with sessions.book.hold(info.id):
+            unchanged = sessions.get(info.id).used_at == info.used_at
+        if unchanged:
+            sessions.remove(info.id)
+    except (SessionBusy, SessionNotFound):
+        return False
+    return unchanged
+
+
+def _prune_question(chosen: Sequence[SessionInfo]) -> str:
+    size = size_text(sum(each.bytes for each in chosen))
+    return (
+        f"remove {quantity(len(chosen), 'session')}, with variables and snapshots of {size}? This "
+        f"cannot be undone"
+    )
+
+
+def _unused_ms(text: str) -> int:
+    return duration_ms(text, field="unused", why="a duration such as 30m, 12h, 30d or 2w")
 
 
 @session_command.command("rm")

@@ -274,7 +274,9 @@ def _on_check(state: RunState, event: ProgramChecked) -> tuple[RunState, tuple[I
     if state.passed:
         return _next_command(state)
     if event.decision == "escalate":
-        return _end(state, "refused", f"{ESCALATED}: {event.message}")
+        given = state.started.vocabulary
+        stop: StopReason = "waiting" if given is not None and given.parks else "refused"
+        return _end(state, stop, f"{ESCALATED}: {event.message}")
     return _next_turn(msgspec.structs.replace(state, queue=()))
 
 
@@ -341,8 +343,9 @@ def _on_program_end(state: RunState, event: ProgramFinished) -> tuple[RunState, 
     )
     state = msgspec.structs.replace(state, rebound=rebound)
     # The first program of a reply repeated: the reply leaves the prompt, and what follows in it is
-    # not run, since it builds on that program.
-    afresh = repeated and state.part == 1
+    # not run, since it builds on that program. With the values of its line in view, a model can
+    # mend its program; without them, it copies it.
+    afresh = repeated and state.part == 1 and not same_line
     if same_line and event.failure is not None:
         message = prompt.failed_again(event.failure, part=message.part)
     elif afresh and prompt.output(event, part="").text in state.messages[-2].text:

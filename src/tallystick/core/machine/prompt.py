@@ -512,13 +512,15 @@ def failed_again(failure: ProgramFailure, *, part: str) -> Message:
 
     The traceback was shown before, and did not help.
     """
-    line = "" if failure.line is msgspec.UNSET else cut(failure.line, _LINE_CHARS_MAX)
+    told = "" if failure.line is msgspec.UNSET else cut(failure.line, _LINE_CHARS_MAX)
+    line, _, values = told.partition("\n")
     error = cut(f"{failure.kind}: {failure.message}", _LINE_CHARS_MAX)
     return Message(
         role="user",
         part=part,
-        text=f"It fails in the same place again: {error}\nThe line, and its values there:\n{line}"
-        f"\n\nWrite a block that does something else there.",
+        text=f"The same line failed again, with {error}\n    {line}\nThe values there:\n{values}"
+        "\n\nWrite the whole block again, with that line changed so that it works with these "
+        "values.",
     )
 
 

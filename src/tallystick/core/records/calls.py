@@ -16,7 +16,7 @@ from tallystick.core.records.given import AttachmentRef, PersonDecision, SkillMo
 
 
 # Ends from outside: a resume of the parent resumes the child too, in a next attempt.
-CUT_OFF = frozenset({"cancelled", "in_doubt", "sandbox_error"})
+CUT_OFF = frozenset({"cancelled", "in_doubt", "sandbox_error", "waiting"})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -186,6 +186,46 @@ class NetworkAttempted(
 NativeRecord = FilesKept | NetworkAttempted
 
 
+# Records of calls that need a person's word.
+#
+# The run ends after the first of them, and what was decided is in its resume. Only a native
+# program, which cannot be run again, waits for the decision itself, and has the second.
+
+
+class CallWaiting(msgspec.Struct, frozen=True, kw_only=True, tag="call.waiting"):
+    """A call of a program needs a person's word, and was not made. On disk before anyone is asked.
+
+    A decision is bound to the digest of the request. `request` is as in the record of an effect.
+    """
+
+    intent: int
+    program: int
+    index: int
+    turn: int
+    name: str
+    request_sha256: str
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    request_ref: AttachmentRef | msgspec.UnsetType = msgspec.UNSET
+
+
+class CallDecided(
+    msgspec.Struct, frozen=True, kw_only=True, tag="call.decided", omit_defaults=True
+):
+    """The person `by` decided about a call of a native program, which waited for it.
+
+    `at` is in milliseconds since 1970. With `all`, later calls of the run need no further word.
+    """
+
+    intent: int
+    program: int
+    request_sha256: str
+    decision: PersonDecision
+    by: str
+    at: int
+    because: str = ""
+    all: bool = False
+
+
 # Records of acts upon a run: it was resumed, forked or pruned, or its interpreter was kept.
 #
 # The machine asks for none of these. The first three come from the caller that resumes, forks or
@@ -202,8 +242,10 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
 
     `limits` are those from here on, None if they stay. `in_doubt` is the decision about calls whose
     outcome is unknown; `stolen` is True if the run was taken from a process that was still alive.
-    `decision` is a person's decision about the program that waited for one, `by` the name of that
-    person. `files_missing` are files of native programs that could not be kept for the run.
+    `decision` is a person's decision about the program or the call that waited for one, `by` the
+    name of that person and `because` the reason that was given. `decided_sha256` is of the source
+    or the request that it is about. With `decided_all`, later calls of the run need no further
+    word. `files_missing` are files of native programs that could not be kept for the run.
     """
 
     at: int
@@ -214,6 +256,9 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag="run.resumed"):
     decision: PersonDecision | None = None
     by: str = ""
     files_missing: tuple[str, ...] = ()
+    because: str | msgspec.UnsetType = msgspec.UNSET
+    decided_sha256: str | msgspec.UnsetType = msgspec.UNSET
+    decided_all: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunForked(msgspec.Struct, frozen=True, kw_only=True, tag="run.forked"):

@@ -155,7 +155,8 @@ class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The strictness of the check before programs run, and the thesaurus for it.
 
     The other terms are the functions and skills of the run. `reading` says how programs are read:
-    1 with the parser of the host's Python, 2 with that of the Python that runs them.
+    1 with the parser of the host's Python, 2 with that of the Python that runs them. `parks` says
+    that a run whose program needs a person ends as `waiting`; older ones end as `refused`.
     """
 
     strictness: Strictness
@@ -163,6 +164,7 @@ class VocabularyGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     retries_max: int
     thesaurus: AttachmentRef | None = None
     reading: int = 1
+    parks: bool = False
 
 
 class CheckProgram(msgspec.Struct, frozen=True, kw_only=True):

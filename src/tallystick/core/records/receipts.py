@@ -47,9 +47,10 @@ class ModelLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's decision about a program that waited for one: who decided what, and when.
+    """A person's decision about a program or a call that waited: who decided what, and when.
 
-    `turn` and `part` are the place of the program, `sha256` is of its source. `at` is in
+    `turn` and `part` are the place of the program, `sha256` is of its source. For a call of a
+    function `name`, `sha256` is of its request. `because` is the reason that was given. `at` is in
     milliseconds since 1970.
     """
 
@@ -59,6 +60,13 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     part: int
     sha256: str
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    because: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def subject(self) -> str:
+        """The kind of what was decided about, and the name of a function that is called."""
+        return f"call of {self.name}" if isinstance(self.name, str) else "program"
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +161,7 @@ def harn_fields(receipt: Receipt) -> dict[str, object]:
                 "decision": each.decision,
                 "approver": each.by,
                 "at": each.at,
-                "subject": f"program {each.sha256}",
+                "subject": f"{each.subject} {each.sha256}",
             }
             for each in (receipt.approvals or ())
         ],

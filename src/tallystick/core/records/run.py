@@ -14,7 +14,9 @@ import msgspec
 from tallystick.core.charge import Charge, FailureKind, ModelUsage, Reserved, RunLimits, Settled
 from tallystick.core.clock import FIXED_CLOCK_NS, UTC, RunClock
 from tallystick.core.records.calls import (
+    CallDecided,
     Caller,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     NativeRecord,
@@ -62,6 +64,7 @@ StopReason = Literal[
     "sandbox_error",
     "in_doubt",
     "no_progress",
+    "waiting",
 ]
 Policy = Literal["pure", "read", "effect", "paid"]
 
@@ -138,8 +141,11 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
     given: Mapping[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
     # Only where it is not the run's own.
     sub_model: str | msgspec.UnsetType = msgspec.UNSET
-    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     instructions: str | msgspec.UnsetType = msgspec.UNSET
+    aids: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    # The runs above it that started it in another way than by `rlm_query`. Only where there are
+    # any.
+    depth: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def clock(self) -> RunClock:
@@ -148,6 +154,13 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag="run.started"):
             return RunClock(clock_ns=self.clock_ns)
         offset = 0 if self.utc_offset_s is msgspec.UNSET else self.utc_offset_s
         return RunClock(clock_ns=self.clock_ns, timezone=self.timezone, utc_offset_s=offset)
+
+
+def depth_of(started: RunStarted) -> int:
+    """Return the number of runs above a run: those of its caller, or those that it was told of."""
+    if started.caller is not None:
+        return started.caller.depth
+    return 0 if started.depth is msgspec.UNSET else started.depth
 
 
 def zone_given(clock: RunClock) -> tuple[str, int] | tuple[msgspec.UnsetType, msgspec.UnsetType]:
@@ -368,6 +381,8 @@ Record = (
     | ChildEnded
     | RunProgram
     | CallHost
+    | CallWaiting
+    | CallDecided
     | HostAnswered
     | ProgramChecked
     | ProgramFinished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tallystick.core.records import AttachmentRef, CallHost, HostAnswered
+from tallystick.core.records import AttachmentRef, CallHost, CallWaiting, HostAnswered
 from tallystick.core.views.open_calls import OpenIntent
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -26,13 +26,13 @@ def call_text(name: str, request: str) -> str:
     return f"{name}({', '.join(said)})"
 
 
-def recorded_call_text(record: CallHost | HostAnswered) -> str:
+def recorded_call_text(record: CallHost | HostAnswered | CallWaiting) -> str:
     """Return a recorded call as Python. Without its request, that is its name.
 
     For a long request of an effect, which is kept apart, that is its size.
     """
     request = record.request if isinstance(record.request, str) else ""
-    ref = record.request_ref if isinstance(record, CallHost) else None
+    ref = None if isinstance(record, HostAnswered) else record.request_ref
     return _said(record.name, request, ref if isinstance(ref, AttachmentRef) else None)
 
 

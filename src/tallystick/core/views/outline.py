@@ -15,7 +15,9 @@ from tallystick.core.machine.reply import as_program, command_text, is_program, 
 from tallystick.core.machine.turn import charge_of
 from tallystick.core.records import (
     AskModel,
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     ChildEnded,
     HostAnswered,
@@ -46,7 +48,16 @@ from tallystick.core.records import (
 
 # A command by its digest, with its text where the records have it.
 Source = tuple[str, str | None]
-_Beside = SnapshotTaken | SkillMatched | StepEntered | StepLeft | ProgramChecked | NativeRecord
+_Beside = (
+    CallWaiting
+    | CallDecided
+    | SnapshotTaken
+    | SkillMatched
+    | StepEntered
+    | StepLeft
+    | ProgramChecked
+    | NativeRecord
+)
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):

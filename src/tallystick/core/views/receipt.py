@@ -18,7 +18,9 @@ from tallystick.core.records import (
     SCHEMA,
     Approval,
     AskModel,
+    CallDecided,
     CallHost,
+    CallWaiting,
     HostAnswered,
     ModelFailed,
     ModelLine,
@@ -78,7 +80,7 @@ class Tally:
         self._tools: Counter[str] = Counter()
         self._effects = 0
         self._refused = 0
-        self._waiting: ProgramChecked | None = None
+        self._waiting: ProgramChecked | CallWaiting | None = None
         self._approvals: list[Approval] = []
 
     def add(self, record: Record) -> None:
@@ -101,7 +103,7 @@ class Tally:
                 self._tools[record.name] += 1
             case CallHost():
                 self._effects += 1
-            case ProgramChecked() | RunResumed():
+            case ProgramChecked() | CallWaiting() | RunResumed() | CallDecided():
                 self._note_decision(record)
             case _:
                 pass
@@ -139,21 +141,37 @@ class Tally:
         """The decisions of persons among the records so far."""
         return tuple(self._approvals)
 
-    def _note_decision(self, record: ProgramChecked | RunResumed) -> None:
-        if isinstance(record, ProgramChecked):
+    def _note_decision(
+        self, record: ProgramChecked | CallWaiting | RunResumed | CallDecided
+    ) -> None:
+        if isinstance(record, ProgramChecked | CallWaiting):
             self._waiting = record
             return
-        checked = self._waiting
-        if record.decision is None or checked is None:
+        waited = self._waiting
+        if record.decision is None or waited is None:
+            return
+        if isinstance(waited, CallWaiting):
+            self._approvals.append(
+                Approval(
+                    decision=record.decision,
+                    by=record.by,
+                    at=record.at,
+                    turn=waited.turn,
+                    part=0,
+                    sha256=waited.request_sha256,
+                    name=waited.name,
+                    because=record.because or msgspec.UNSET,
+                )
+            )
             return
         self._approvals.append(
             Approval(
                 decision=record.decision,
                 by=record.by,
                 at=record.at,
-                turn=checked.turn,
-                part=checked.part,
-                sha256=checked.sha256,
+                turn=waited.turn,
+                part=waited.part,
+                sha256=waited.sha256,
             )
         )
 

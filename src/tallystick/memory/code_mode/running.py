@@ -8,11 +8,9 @@ can be closed.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tallystick.memory.code_mode.form import form_of
@@ -176,6 +174,10 @@ def open_sandbox() -> WasmSandbox:
 
 def _run_alone(work: Callable[[], Coroutine[None, None, Bundle]]) -> Bundle:
     """Run a coroutine to its end, also where a loop is running: then in a thread of its own."""
+    # A list of operations does without these too.
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -281,14 +281,19 @@ class Codes:
 
         self._add(np.frombuffer(data, dtype="<u8").reshape(len(self._words), -1))
 
-    def _add(self, words: NDArray[np.uint64]) -> None:
+    def reserve(self, count: int) -> None:
+        """Make room for that many codes, if there is less. Room that is not used costs nothing."""
         import numpy as np
 
-        end = self._count + words.shape[1]
-        if end > self._words.shape[1]:
-            grown = np.zeros((self._words.shape[0], max(end, 2 * self._count)), dtype=np.uint64)
+        if count > self._words.shape[1]:
+            grown = np.zeros((self._words.shape[0], count), dtype=np.uint64)
             grown[:, : self._count] = self._words[:, : self._count]
             self._words = grown
+
+    def _add(self, words: NDArray[np.uint64]) -> None:
+        end = self._count + words.shape[1]
+        if end > self._words.shape[1]:
+            self.reserve(max(end, 2 * self._count))
         self._words[:, self._count : end] = words
         self._count = end
 

@@ -66,15 +66,20 @@ class Column(Generic[Scalar]):
 
     def extend(self, values: Sequence[Any] | NDArray[Any]) -> None:
         """Append values. Arrays that `values` returned before are not to be used after."""
-        import numpy as np
-
         end = self._count + len(values)
         if end > len(self._room):
-            room = np.zeros(max(end, 2 * len(self._room)), dtype=self._room.dtype)
-            room[: self._count] = self.values
-            self._room = room
+            self.reserve(max(end, 2 * len(self._room)))
         self._room[self._count : end] = values
         self._count = end
+
+    def reserve(self, count: int) -> None:
+        """Make room for that many values, if there is less. Room that is not used costs nothing."""
+        import numpy as np
+
+        if count > len(self._room):
+            room = np.zeros(count, dtype=self._room.dtype)
+            room[: self._count] = self.values
+            self._room = room
 
 
 class Names:
@@ -340,6 +345,13 @@ class NoteColumns:
             ],
             replaced=self._replaced.packed(),
         )
+
+    def reserve(self, count: int) -> None:
+        """Make room for that many notes."""
+        for column in (self._keyed, *(column for _, column in self._plain_columns())):
+            column.reserve(count)
+        for _, _, column in self._named_columns():
+            column.reserve(count)
 
     def add_block(self, packed: PackedNotes) -> None:
         """Add the notes of a block. Their numbers are above those that were added before."""

@@ -81,7 +81,7 @@ def _term_parts(span: Span) -> int:
 
 
 def latest_model(db: sqlite3.Connection) -> tuple[int, int] | None:
-    """Return the position at which the present model was chosen, and its dimensions."""
+    """Return the position at which the present model was chosen, and its dimensions, or None."""
     row = db.execute("SELECT seq, dimensions FROM model ORDER BY seq DESC LIMIT 1").fetchone()
     return None if row is None else (row[0], row[1])
 
@@ -97,6 +97,14 @@ class Contents:
         # The number of tokens of each note, by tokenizer. -1 is for a note that was not counted.
         self._tokens: dict[tuple[str, Count], Column[np.int64]] = {}
         self.forget_codes(model)
+
+    def reserve(self, count: int) -> None:
+        """Make room for that many notes, each with one vector."""
+        self.notes.reserve(count)
+        for column in (self.code_place, self._code_seq):
+            column.reserve(count)
+        if self.codes is not None:
+            self.codes.reserve(count)
 
     def forget_codes(self, model: tuple[int, int] | None) -> None:
         """Drop all codes. From now on those of `model` are held."""
@@ -144,7 +152,8 @@ class Contents:
     def add_block_codes(self, data: bytes | None, *, first: int) -> bool:
         """Add the codes of a block, whose first note is at the place `first`.
 
-        Return False, and add none, if `data` is None or of another model.
+        Return False, and add none, if `data` is None or of another model. Without a model here,
+        there is nothing to add, and the result is True.
         """
         import numpy as np
 

@@ -201,6 +201,9 @@ class StandingIndex:
         # The blocks when `keep` looked last, and how many small ones would fill the log.
         self._looked: tuple[list[Block] | None, int] = (None, 0)
         self._newest_format = 0
+        self._with_codes = False
+        # The notes of each block that entries after it are about, as of a head.
+        self._touched: tuple[Head | None, dict[Block, list[int]]] = (None, {})
         self._clear()
 
     @property
@@ -214,19 +217,23 @@ class StandingIndex:
         )
 
     @contextmanager
-    def at(self, *, reader: str | None, filters: Filters, seq: int, at: int) -> Iterator[Masked]:
+    def at(
+        self, *, reader: str | None, filters: Filters, seq: int, at: int, vectors: bool = True
+    ) -> Iterator[Masked]:
         """Yield the notes that a reader sees as of a position and a moment.
 
-        They are valid inside the block only. The index follows the log first; raise `MemoryCorrupt`
-        as `follow` does.
+        They are valid inside the block only. Without `vectors`, none is near to any. The index
+        follows the log first; raise `MemoryCorrupt` as `follow` does.
         """
         with self.memory.reading():
-            self.follow()
+            self.follow(vectors=vectors)
             mask = self._held.notes.mask(reader=reader, filters=filters, seq=seq, at=at)
             yield Masked(self._held, mask, seq)
 
-    def follow(self) -> int:
+    def follow(self, *, vectors: bool = True) -> int:
         """Read the entries appended since the last call. Return the position of the last one read.
+
+        Codes of vectors are read from the first call with `vectors` on: others need none.
 
         Load the index again if the file holds another log now, if a block of it was replaced, or if
         too many of its notes are dead: more than 1,000, and more than half. Raise `MemoryCorrupt`
@@ -236,12 +243,14 @@ class StandingIndex:
             row = head_row(db, self.memory.path)
             blocks = stored_blocks(db)
             if (
-                row.store != self._store
+                (vectors and not self._with_codes)
+                or row.store != self._store
                 or not self._log_continues(db, row.head.count)
                 or not self._loaded <= set(blocks)
             ):
                 self._clear()
                 self._store = row.store
+                self._with_codes = self._with_codes or vectors
             if row.head.count > self._seq:
                 self._read(db, row, blocks)
             if self._held.dead > max(_DEAD_MIN, len(self._held.notes) // 2):
@@ -278,7 +287,8 @@ class StandingIndex:
         Look only if blocks came or went, or if the log has filled another small one. After a
         failure to write, that is also when it is tried again.
         """
-        count = head_row(db, self.memory.path).head.count
+        head = head_row(db, self.memory.path).head
+        count = head.count
         blocks = stored_blocks(db)
         self._newest_format = max((block.format for block in blocks), default=0)
         if self._newest_format > BLOCK_FORMAT:
@@ -288,10 +298,12 @@ class StandingIndex:
             return []
         self._looked = (blocks, count // sizes.SMALL)
         spoiled, self._spoiled = self._spoiled, set()
+        good = [each for each in blocks if each.format == BLOCK_FORMAT and each not in spoiled]
+        self._touched = (head, {block: touched_numbers(db, block) for block in good})
         usable = {
             block.span
-            for block in blocks
-            if block.format == BLOCK_FORMAT and block not in spoiled and not _overdue(db, block)
+            for block, touched in self._touched[1].items()
+            if not _overdue(block, touched)
         }
         return [span for span in spans(count) if span not in usable]
 
@@ -340,7 +352,9 @@ class StandingIndex:
 
     def _load(self, db: sqlite3.Connection, row: HeadRow, blocks: Sequence[Block]) -> None:
         """Read the whole index: from blocks where there are any, and the rest from the tables."""
-        self._held = held = Contents(latest_model(db))
+        self._held = held = Contents(self._model(db))
+        (notes,) = db.execute("SELECT count(*) FROM note").fetchone()
+        held.reserve(notes)
         stored = {block.span: block for block in blocks if block.format == BLOCK_FORMAT}
         begin = 1
         # For each block, the position after which vectors are read, or None if it is all read.
@@ -353,14 +367,19 @@ class StandingIndex:
             first = len(held.notes)
             if not self._load_block(db, row, block):
                 held.add_range(db, span)
+            elif held.model is None:
+                after[block] = None
             elif held.add_block_codes(read_part(db, row, block, CODES), first=first):
                 after[block] = block.seq
             else:
                 held.add_vectors(db, span)
                 after[block] = None
         held.add_range(db, Span(begin, row.head.count))
+        seen, known = self._touched
         for block, vectors_after in after.items():
-            held.update(db, touched_numbers(db, block), vectors_after=vectors_after)
+            same = seen == row.head and block in known
+            touched = known[block] if same else touched_numbers(db, block)
+            held.update(db, touched, vectors_after=vectors_after)
 
     def _load_block(self, db: sqlite3.Connection, row: HeadRow, block: Block) -> bool:
         """Add the notes of a block. Return False, and add none, if it is not what was written."""
@@ -390,7 +409,7 @@ class StandingIndex:
         """
         touched = self._changed_numbers(db)
         held, new = self._held, Span(self._seq + 1, head.count)
-        model = latest_model(db)
+        model = self._model(db)
         others = model != held.model
         if others:
             # Vectors of another model were deleted when this one was chosen.
@@ -398,6 +417,10 @@ class StandingIndex:
         held.add_range(db, new, vectors=False)
         held.update(db, touched, vectors_after=None if others else self._seq)
         held.add_vectors(db, Span(1, head.count) if others else new)
+
+    def _model(self, db: sqlite3.Connection) -> tuple[int, int] | None:
+        """Return the model whose codes are held, or None if none are."""
+        return latest_model(db) if self._with_codes else None
 
     def _changed_numbers(self, db: sqlite3.Connection) -> list[int]:
         """Return the numbers of earlier notes that new entries are about.
@@ -432,11 +455,11 @@ def _cover(stored: Collection[Span], count: int) -> Iterator[Span]:
                     yield small
 
 
-def _overdue(db: sqlite3.Connection, block: Block) -> bool:
+def _overdue(block: Block, touched: Collection[int]) -> bool:
     """Return True if so many notes of a block were touched that it is to be made again."""
     large = block.last - block.first + 1 == sizes.LARGE
     most = _TOUCHED_MAX if large else _TOUCHED_MAX_SMALL
-    return len(touched_numbers(db, block)) > most
+    return len(touched) > most
 
 
 def check_blocks(memory: SqliteMemory) -> None:

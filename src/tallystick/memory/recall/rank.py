@@ -518,9 +518,10 @@ class _Ranking:
     def look_closer(self) -> None:
         """Look at the best `token_notes` notes again: at their tokens, passages and sentences.
 
-        No lane is negative, so they stay the best. If one of them has no token vectors, or there is
-        no dense lane, add a remark instead of token and passage. Raise `UsageError` for token
-        vectors of another model.
+        No lane is negative, so they stay the best. Lanes that the profile does not weigh are left
+        out, without a remark. If one of the notes has no token vectors, or there is no dense lane,
+        add a remark instead of token and passage. Raise `UsageError` for token vectors of another
+        model.
         """
         profile = self._profile
         if not (profile.token or profile.passage or profile.tells):

@@ -111,11 +111,14 @@ def looking(
     as_of: int | None,
     at: int | None,
     index: StandingIndex | None,
+    vectors: bool = True,
 ) -> Iterator[OpenScope]:
     """Read one state of a memory; yield its scope, which is valid inside the block only.
 
-    Without an index the file is read. Raise `UsageError` if the index is of another memory,
-    `NoteInvalid` if an argument is out of range.
+    Without `vectors`, it cannot be ranked with an embedder.
+    Without an index the file is read. With one, blocks of it that are due are stored first, and
+    those that turn out to be damaged at the end. Raise `UsageError` if the index is of another
+    memory, `NoteInvalid` if an argument is out of range.
     """
     if index is not None and index.memory is not memory:
         raise UsageError("the index is of another memory")
@@ -127,7 +130,9 @@ def looking(
         if index is None:
             yield OpenScope(memory, db, look)
             return
-        with index.at(reader=reader, filters=filters, seq=seq, at=moment) as standing:
+        with index.at(
+            reader=reader, filters=filters, seq=seq, at=moment, vectors=vectors
+        ) as standing:
             yield OpenScope(memory, db, look, standing)
     if index.spoiled:
         # Found only now, and the next process would find it again.
@@ -370,6 +375,7 @@ def recall(
         as_of=asking.as_of,
         at=asking.at,
         index=index,
+        vectors=embedder is not None,
     ) as looked:
         rules = RULES if asking.strategy != "exact" and looked.large else ""
         made = _rank(query, looked, asking, embedder, rules=rules)
@@ -453,6 +459,7 @@ def verify_recall(
             as_of=of.as_of,
             at=asking.at,
             index=index,
+            vectors=embedder is not None,
         ) as looked:
             made = _rank(asked, looked, asking, embedder, rules=_rules(of))
             # Receipts of versions without these rules have no `few`, and are checked without them.
@@ -527,7 +534,10 @@ def _rank(
 
 
 def _wants_nearest(made: RankedView, asking: Asking) -> bool:
-    """Return True if no words matched, and no model compared meanings."""
+    """Return True if no words matched, and no model compared meanings.
+
+    Only for the strategies `auto`, `lexical` and `graph`, and if every note was ranked.
+    """
     by_words = asking.strategy in ("auto", "lexical", "graph")
     return by_words and not (made.ranked.hits or made.ranked.model or made.rules)
 

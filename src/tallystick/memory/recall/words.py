@@ -315,7 +315,10 @@ _ASKING = re.compile(r"[?\u061f\uff1f][.!?\u061f\uff1f]*$")
 
 
 def told_share(text: str) -> float:
-    """Return the share of the words of a text that are not in a question; 0 without words."""
+    """Return the share of the words of a text that are not in a question; 0 without words.
+
+    Only its first 100,000 characters are read.
+    """
     told = asked = 0
     for sentence in _SENTENCE.findall(text[:CHARS_MAX]):
         count = len(words(sentence))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tallystick.memory.store.sqlite import HeadRow
 
 # The version of the parts. Blocks of an older one are made again, those of a newer one left alone.
-BLOCK_FORMAT = 1
+BLOCK_FORMAT = 2
 SMALL, LARGE = 512, 8_192
 # A part of this name is in every block.
 NOTES = "notes"

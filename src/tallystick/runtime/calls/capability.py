@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -42,6 +42,13 @@ from tallystick.sandbox.text import HostText
 
 if TYPE_CHECKING:
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
+
+
+class ProgramGiven(NamedTuple):
+    """The variables for the environment of a program, and its token of a bridge, if it has one."""
+
+    env_vars: Mapping[str, str] = {}
+    session_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +149,13 @@ class RunCapability:
 
     def around(
         self, scope: CallScope, state: RunState
-    ) -> AbstractAsyncContextManager[Mapping[str, str]]:
+    ) -> AbstractAsyncContextManager[ProgramGiven]:
         """Return a context that is entered while a program runs.
 
-        It yields variables for the environment of the program. A program that is served from the
-        record is not run, and has none.
+        It yields what the program is given: variables for its environment, and the token of a
+        bridge. A program that is served from the record is not run, and is given nothing.
         """
-        return nullcontext({})
+        return nullcontext(ProgramGiven())
 
     def refuse(self, call: Call) -> TallystickError | None:
         """Return the error for a call that a program may not make now, None if it may.
@@ -339,8 +346,8 @@ class RunCapabilities:
 
     def around(
         self, scope: CallScope, state: RunState
-    ) -> AbstractAsyncContextManager[Mapping[str, str]]:
-        """Return a context that enters those of all, and yields the variables of all."""
+    ) -> AbstractAsyncContextManager[ProgramGiven]:
+        """Return a context that enters those of all, and yields what all of them give."""
         return _AllAround([each.around(scope, state) for each in self._each])
 
     def refuse(self, call: Call) -> TallystickError | None:
@@ -373,22 +380,24 @@ def merge_fields(shared: str, fields: Sequence[Mapping[str, Any]]) -> dict[str, 
 
 
 class _AllAround:
-    """Several context managers as one, which yields the variables of all of them."""
+    """Several context managers as one, which yields what all of them give."""
 
-    def __init__(self, inside: Sequence[AbstractAsyncContextManager[Mapping[str, str]]]) -> None:
+    def __init__(self, inside: Sequence[AbstractAsyncContextManager[ProgramGiven]]) -> None:
         self._inside = [each for each in inside if not isinstance(each, nullcontext)]
         self._stack: Any = None
 
-    async def __aenter__(self) -> Mapping[str, str]:
+    async def __aenter__(self) -> ProgramGiven:
         if not self._inside:
-            return {}
+            return ProgramGiven()
         from contextlib import AsyncExitStack
 
         self._stack = AsyncExitStack()
         await self._stack.__aenter__()
-        given: dict[str, str] = {}
+        given = ProgramGiven()
         for each in self._inside:
-            given.update(await self._stack.enter_async_context(each))
+            more = await self._stack.enter_async_context(each)
+            token = more.session_token or given.session_token
+            given = ProgramGiven({**given.env_vars, **more.env_vars}, token)
         return given
 
     async def __aexit__(self, *exc: Any) -> bool | None:  # noqa: ANN401 (as the protocol has it)

@@ -11,7 +11,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +40,7 @@ from tallystick.core.records import (
     Record,
     SkillModel,
 )
-from tallystick.core.resume_errors import ResumeRefused
+from tallystick.core.resume_errors import NeedsPerson, ResumeRefused
 from tallystick.model.port import Model
 from tallystick.runtime.calls.functions import RunFunction
 from tallystick.runtime.calls.queries import (
@@ -51,6 +56,7 @@ from tallystick.runtime.calls.queries import (
 from tallystick.runtime.calls.scope import Call, Tools
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments
 from tallystick.runtime.journal.effects import Effects, Found, Refused
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.result import Run
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.runtime.spend.slots import ChildSlots
@@ -88,7 +94,10 @@ class ChildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parent:
-    """The part of a run that its children share. `wrap` wraps functions of the caller."""
+    """The part of a run that its children share.
+
+    `wrap` wraps functions of the caller, and `deeper` is entered around a live child.
+    """
 
     run: str
     model_door: ModelDoor
@@ -97,6 +106,7 @@ class Parent:
     seed: int
     temperature: float | None
     wrap: Callable[[RunFunction], RunFunction]
+    deeper: Callable[[int], AbstractContextManager[None]]
     model: Model
     depth: int
     compact_at: int | None = None
@@ -108,6 +118,10 @@ class ChildRunner(Protocol):
 
     @property
     def slots(self) -> ChildSlots: ...
+
+    def decide(self, decided: Decided | None) -> None:
+        """Take in what a person decided about what the children wait for."""
+        ...
 
     def check_model(self, parent: Parent, asked: AskedName) -> None:
         """Raise `UsageError` if programs may not ask this model."""
@@ -153,6 +167,7 @@ class Children:
         run_attachments: RunAttachments,
         *,
         depth: int,
+        is_root: bool = False,
         parent: Parent | None = None,
         runner: ChildRunner | None = None,
     ) -> None:
@@ -160,6 +175,7 @@ class Children:
         self._queries = queries
         self._run_attachments = run_attachments
         self._depth = depth
+        self._is_root = is_root
         self._parent = parent
         self._runner = runner
         self._under_way: set[asyncio.Task[object]] = set()
@@ -305,10 +321,17 @@ class Children:
         # The parent waits, so it lends its place: its children may need it.
         waiting: AbstractAsyncContextManager[None] = nullcontext()
         if self._runner is not None:
-            waiting = self._runner.slots.lend(depth=self._depth)
+            # The root of the tree has no place to lend, at whatever depth it counts.
+            lent = 0 if self._is_root else self._depth
+            waiting = self._runner.slots.lend(depth=lent)
         try:
             async with waiting:
-                return list(await asyncio.gather(*tasks))
+                answers = list(await asyncio.gather(*tasks))
+                # Only now: the others of the batch have ended, and are not asked again.
+                for each in answers:
+                    if isinstance(each, NeedsPerson):
+                        raise each
+                return answers
         finally:
             for task in tasks:
                 task.cancel()
@@ -321,6 +344,8 @@ class Children:
             return problem_of_refusal(ended)
         if ended.stop == "answered":
             return ended.answer
+        if ended.stop == "waiting":
+            return NeedsPerson(f"run {ended.run}: {ended.detail}")
         said = f"{ended.stop}: {ended.detail}"
         if ended.partial and ended.answer:
             said += f". What it had: {ended.answer[:1_000]}"

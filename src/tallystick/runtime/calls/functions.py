@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -19,11 +20,18 @@ from typing import Any, Literal, get_args
 from tallystick.core.errors import UsageError
 from tallystick.runtime.context.namespace import check_function
 from tallystick.sandbox.host import HostFunction, is_async
+from tallystick.sandbox.port import DEPTH
 
+# Returns True if a call needs a person's word: called with the name of the function, and with the
+# arguments and the named arguments as the program gave them.
+Ask = Callable[[str, list[Any], dict[str, Any]], bool]
 FunctionPolicy = Literal["pure", "read", "effect"]
 _POLICIES: tuple[FunctionPolicy, ...] = get_args(FunctionPolicy)
 _KNOWN = f"{', '.join(_POLICIES[:-1])} or {_POLICIES[-1]}"
 _KEY: ContextVar[str | None] = ContextVar("tallystick_effect_key", default=None)
+# The number of runs above the run whose program calls the function.
+_DEPTH: ContextVar[int | None] = ContextVar("tallystick_depth", default=None)
+_DEPTH_DIGITS_MAX = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +39,8 @@ class RunFunction:
     """A function with its policy. Calling it calls the function.
 
     With `handed`, its first argument is the `Call` that it serves, and not one of the program. With
-    `narrowed`, loaded skills may take it away. With `ask`, a person is asked before each call.
+    `narrowed`, loaded skills may take it away. With `ask`, calls need a person's word: all, or
+    those for which it returns True.
     """
 
     function: Callable[..., Any]
@@ -43,12 +52,17 @@ class RunFunction:
     lookup: Callable[[str], Any] | None = None
     handed: bool = False
     narrowed: bool = True
-    ask: bool = False
+    ask: bool | Ask = False
 
     def __post_init__(self) -> None:
         if self.policy not in _POLICIES:
             raise UsageError(
                 f"{str(self.name)[:80]}: policy must be {_KNOWN}, not {str(self.policy)[:40]!r}"
+            )
+        if not isinstance(self.ask, bool) and not callable(self.ask):
+            raise UsageError(
+                f"{str(self.name)[:80]}: ask must be True, False or a function, not "
+                f"{type(self.ask).__name__}"
             )
         if not callable(self.function):
             raise UsageError(f"{str(self.name)[:80]}: not a function")
@@ -76,6 +90,7 @@ def host_function(
     name: str | None = None,
     idempotent: bool = False,
     lookup: Callable[[str], Any] | None = None,
+    ask: bool | Ask = False,
 ) -> Callable[[Callable[..., Any]], RunFunction]:
     """Make a function callable from programs.
 
@@ -86,6 +101,10 @@ def host_function(
     After a crash, the outcome of an effect in progress is unknown. An `idempotent` effect is
     repeated. For another one, `lookup` is called with the key that `effect_key()` returned inside
     it. It returns what the function returned then, `NOT_RECEIVED`, or `UNKNOWN`.
+
+    With `ask=True`, no call is made without a person's word: the run ends as `waiting`, and `tally
+    approve` or `tally deny` resumes it. `ask` may also be a function that is given the name, the
+    arguments and the named arguments, and returns True if this call needs one.
 
     The decorator raises `UsageError` for an unknown policy, for what cannot be called, and for a
     name that programs cannot call or that is taken. `name` is that of the function by default.
@@ -100,6 +119,7 @@ def host_function(
             local=local,
             idempotent=idempotent,
             lookup=lookup,
+            ask=ask,
         )
 
     return made
@@ -164,6 +184,7 @@ def _on_loop(function: Callable[..., Any], loop: asyncio.AbstractEventLoop) -> C
     async def elsewhere(*args: object, **kwargs: object) -> object:
         own = context.copy()
         own.run(_KEY.set, _KEY.get())
+        own.run(_DEPTH.set, _DEPTH.get())
 
         async def guarded() -> object:
             try:
@@ -192,11 +213,30 @@ def effect_key() -> str:
     return key
 
 
+def depth_here() -> int:
+    """Return the number of runs above this place: a run that starts here counts from there.
+
+    In a function that a program calls, these are its run and those above. Elsewhere it is what the
+    environment of this process says (`TALLYSTICK_DEPTH`), which programs of runs have; 0 without
+    it. Raise `UsageError` if that is no whole number.
+    """
+    depth = _DEPTH.get()
+    if depth is not None:
+        return depth + 1
+    given = os.environ.get(DEPTH)
+    if not given:
+        return 0
+    if not (given.isascii() and given.isdigit() and len(given) <= _DEPTH_DIGITS_MAX):
+        raise UsageError(f"{DEPTH} is {given[:80]!r}; a whole number is needed, or none at all")
+    return int(given)
+
+
 @contextmanager
-def under_key(key: str) -> Iterator[None]:
-    """Set the key that `effect_key` returns, and reset it on the way out."""
-    token = _KEY.set(key)
+def under_key(key: str, *, depth: int) -> Iterator[None]:
+    """Set the key that `effect_key` returns, and the run's depth; reset both on the way out."""
+    token, before = _KEY.set(key), _DEPTH.set(depth)
     try:
         yield
     finally:
         _KEY.reset(token)
+        _DEPTH.reset(before)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
-from tallystick.core.errors import ReplayDiverged, SkillToolDenied, TallystickError
-from tallystick.core.history import Key
+from tallystick.core.errors import (
+    CallDenied,
+    ReplayDiverged,
+    SkillToolDenied,
+    TallystickError,
+    UsageError,
+)
+from tallystick.core.history import History, Key
 from tallystick.core.json_text import digest
 from tallystick.core.machine.state import allows
-from tallystick.core.records import CallHost, HostAnswered, QueryRecord
+from tallystick.core.records import (
+    CallDecided,
+    CallHost,
+    CallWaiting,
+    HostAnswered,
+    QueryRecord,
+)
 from tallystick.core.resume_errors import LeftInDoubt
+from tallystick.runtime.calls.approvals import Approvals, Word
 from tallystick.runtime.calls.decisions import ABANDONED
 from tallystick.runtime.calls.functions import FunctionPolicy, RunFunction, under_key
 from tallystick.runtime.calls.requests import KeptRequest, keep_effect_request, keep_read_request
@@ -21,10 +35,14 @@ from tallystick.runtime.calls.scope import Call, CallScope
 from tallystick.runtime.context.attachments import INLINE_BYTES_MAX, RunAttachments, is_pure
 from tallystick.runtime.journal.effects import Decision, Effects, Found
 from tallystick.runtime.journal.writer import PendingWrite
+from tallystick.runtime.runs.decided import Decided
 from tallystick.sandbox.host import Blocking, HostTable, encode_reply, error_reply
 from tallystick.sandbox.port import HostCall, HostNames
+from tallystick.storage.clock import now_ms
 
 _ERROR_TAG = b"1"
+# How often a call that waits for a person looks for the decision, in seconds.
+_LOOK_SECONDS = 0.2
 # Returns why a program may not make a call now, None if it may.
 Refuse = Callable[[Call], TallystickError | None]
 # Returns fields of an answer's record, from the notes that were made while it was served.
@@ -40,7 +58,8 @@ class HostFunctions:
 
     `refuse` returns why a call may not be made, `fields_of` what is recorded with its answer.
     `note_served_answer` is called with answers that are served from the record, and `count_inside`
-    with the model calls and children that such a call made.
+    with the model calls and children that such a call made. `approvals` are the calls that need a
+    person; without it, no person is asked.
     """
 
     def __init__(
@@ -54,6 +73,7 @@ class HostFunctions:
         fields_of: FieldsOf = lambda notes: {},
         note_served_answer: NoteServed = lambda scope, answer: None,
         count_inside: CountInside = lambda records: None,
+        approvals: Approvals | None = None,
     ) -> None:
         self.table = table
         self.names = names
@@ -61,6 +81,7 @@ class HostFunctions:
         self._narrowed = {each.name for each in functions if each.narrowed}
         self.run_attachments = run_attachments
         self._refuse = refuse
+        self.approvals = approvals or Approvals("", functions, History(), Word())
         self.fields_of = fields_of
         self.note_served_answer = note_served_answer
         self.count_inside = count_inside
@@ -111,14 +132,22 @@ class _HostEffect:
         self._scope = scope
         self._asked = call
         self._call = numbered
+        # Known once `_refused` is.
+        self._asks = False
 
     @cached_property
     def _refused(self) -> TallystickError | None:
-        """Return why the call may not be made, None if it may.
+        """Return why the call may not be made, None if it may. Note if it needs a person's word.
 
         Computed only for a new call: one that is on record was allowed then.
         """
-        return self._functions.refusal(self._call)
+        found = self._functions.refusal(self._call)
+        if found is None:
+            try:
+                self._asks = self._functions.approvals.asks(self._call.name, self._call.request)
+            except UsageError as error:
+                return error
+        return found
 
     @property
     def key(self) -> Key:
@@ -134,6 +163,58 @@ class _HostEffect:
         policy = self._functions.policies.get(self._call.name)
         return policy == "effect" and self._refused is None
 
+    @property
+    def waits_inside(self) -> bool:
+        return self._scope.program.effect
+
+    def needs_word(self) -> bool:
+        return self._refused is None and self._asks
+
+    def decision(self) -> Decided | None:
+        waited = self._effects.history.waiting(self._call.intent) is not None
+        return self._functions.approvals.decision_on(self._call.request_sha256, waited=waited)
+
+    def wait(self) -> CallWaiting:
+        call = self._call
+        known = self._effects.history.waiting(call.intent)
+        kept = self._kept if known is None else _kept_in(known)
+        return CallWaiting(
+            intent=call.intent,
+            program=call.program,
+            index=call.index,
+            turn=self._scope.program.turn,
+            name=call.name,
+            request_sha256=call.request_sha256,
+            **kept,
+        )
+
+    async def word(self) -> CallDecided:
+        call, look = self._call, self._functions.approvals.look
+        while True:
+            if self._scope.closed:
+                raise asyncio.CancelledError
+            decided = look(call.request_sha256)
+            if decided is not None:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        noted = CallDecided(
+            intent=call.intent,
+            program=call.program,
+            request_sha256=call.request_sha256,
+            decision=decided.decision,
+            by=decided.by,
+            at=now_ms(),
+            because=decided.because,
+            all=decided.all,
+        )
+        self._functions.approvals.note(decided)
+        return noted
+
+    def make_denied(self, decided: Decided | CallDecided) -> bytes:
+        self._scope.times.begin_live_once()
+        error = CallDenied(name=self._call.name, by=decided.by, because=decided.because)
+        return self._note_and_return(error_reply(error))
+
     def begin(self, attempt: int) -> CallHost:
         known = self._effects.history.begun(self.key)
         if attempt <= len(known):
@@ -145,11 +226,14 @@ class _HostEffect:
 
     @cached_property
     def _kept(self) -> KeptRequest:
-        """Return what is asked, for the record of an effect. A long request is stored once."""
+        """Return what is asked, for the record of an effect. A long request is stored once.
+
+        Raise `AttachmentError` if it cannot be.
+        """
         call, files = self._call, self._functions.run_attachments
         return keep_effect_request(call.name, call.request, files)
 
-    def check(self, known: HostAnswered | CallHost) -> None:
+    def check(self, known: HostAnswered | CallHost | CallWaiting) -> None:
         now: list[tuple[str, object, object]] = [
             ("request", known.request_sha256, self._call.request_sha256)
         ]
@@ -174,7 +258,7 @@ class _HostEffect:
         self._scope.times.begin_live_once()
         if self._refused is not None:
             return self._note_and_return(error_reply(self._refused))
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             reply = self._functions.table.serve(self._asked, self._call)
         if isinstance(reply, bytes | Blocking):
             return self._then(reply, self._note_and_return)
@@ -220,11 +304,11 @@ class _HostEffect:
         return then(await reply)
 
     def _under_key(self, work: Blocking) -> bytes:
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             return work()
 
     async def _wait_and_note(self, reply: Awaitable[bytes]) -> bytes:
-        with under_key(self._call.name_outside):
+        with under_key(self._call.name_outside, depth=self._scope.depth):
             told = await reply
         await self._note(told).wait()
         return told
@@ -274,14 +358,17 @@ class _HostEffect:
         )
 
     def _kept_of_read(self) -> str | msgspec.UnsetType:
-        """Return what a read asked, for its answer. An effect that is refused never began."""
+        """Return what a read asked, for its answer; UNSET for a pure call or a long request.
+
+        UNSET also for an effect, whose beginning has it. One that is refused never began.
+        """
         policy = self._functions.policies.get(self._call.name, "pure")
         if policy == "pure" or self.is_effect:
             return msgspec.UNSET
         return keep_read_request(self._call.request)
 
 
-def _kept_in(begun: CallHost) -> KeptRequest:
+def _kept_in(begun: CallHost | CallWaiting) -> KeptRequest:
     kept: KeptRequest = {}
     if begun.request is not msgspec.UNSET:
         kept["request"] = begun.request

@@ -120,9 +120,9 @@ class CallScope:
     `limits` are those that the program started with, even if a resume has changed them since.
     `host_calls_left` is the number of calls that it may make, `tools` what loaded skills allow,
     `skill_model` the model that one of them names for model calls which name none. `outputs` is the
-    earlier output that has left the prompt. `failed` is the error that broke the
-    record during a call from a native program. `left_open` names a call that was in progress when
-    the program ended.
+    earlier output that has left the prompt. `failed` is the error that broke the record during a
+    call from a native program. `depth` is the number of runs above. `left_open` names a call that
+    was in progress when the program ended.
     """
 
     def __init__(
@@ -138,8 +138,10 @@ class CallScope:
         skill_model: SkillModel | None = None,
         host_calls_left: int = 0,
         outputs: tuple[Output, ...] = (),
+        depth: int = 0,
     ) -> None:
         self.run = run
+        self.depth = depth
         self.program = program
         self.limits = limits
         self.times = times

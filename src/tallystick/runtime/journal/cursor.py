@@ -16,7 +16,9 @@ from collections.abc import Sequence
 import msgspec
 
 from tallystick.core.records import (
+    CallDecided,
     CallHost,
+    CallWaiting,
     ChildBegun,
     Continuation,
     HostAnswered,
@@ -38,6 +40,8 @@ _SHOWN_CHARS_MAX = 200
 # Records that a replay does not produce: pruning is an act on the run, and what a native program
 # reached for is served with it.
 _Passed = RunPruned | NetworkAttempted
+# Records of a host call: what a person was asked and said, its beginning, and its answer.
+HostRecord = CallWaiting | CallDecided | CallHost | HostAnswered
 _Key = tuple[str, int, int, int]
 
 
@@ -168,10 +172,10 @@ class Cursor:
         self._place += 1
         return _difference(seq, before, record)
 
-    def take_call_of(self, program: int) -> CallHost | HostAnswered | None:
+    def take_call_of(self, program: int) -> HostRecord | None:
         """Take the next record if it is a host call of this program, or its answer; else None."""
         found = self._at(0)
-        if isinstance(found, CallHost | HostAnswered) and found.program == program:
+        if isinstance(found, HostRecord) and found.program == program:
             self._place += 1
             return found
         return None

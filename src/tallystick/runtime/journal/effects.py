@@ -26,8 +26,10 @@ from enum import Enum
 from typing import Generic, Protocol, TypeVar, cast
 
 from tallystick.core.history import Beginning, History, Key, Outcome
-from tallystick.core.records import CallHost, HostAnswered, Record
+from tallystick.core.records import CallDecided, CallHost, CallWaiting, HostAnswered, Record
+from tallystick.core.resume_errors import NeedsPerson
 from tallystick.runtime.journal.journal import Journal
+from tallystick.runtime.runs.decided import Decided
 
 Begun = TypeVar("Begun", bound=Beginning)
 Ended = TypeVar("Ended", bound=Outcome)
@@ -177,11 +179,39 @@ class HostEffect(Protocol):
     @property
     def is_effect(self) -> bool: ...
 
+    @property
+    def waits_inside(self) -> bool:
+        """True if its program cannot be run again, so that it waits for a person itself."""
+        ...
+
+    def needs_word(self) -> bool:
+        """Return True if a new call needs a person's word. Not called for one on record."""
+        ...
+
+    def decision(self) -> Decided | None:
+        """Return what a person decided about this request before this execution, if anything."""
+        ...
+
+    def wait(self) -> CallWaiting:
+        """Return the record that it waits for a person."""
+        ...
+
+    async def word(self) -> CallDecided:
+        """Wait for a person's decision, and return its record. Only for a call `waits_inside`.
+
+        Raise a cancel once the program has ended.
+        """
+        ...
+
+    def make_denied(self, decided: Decided | CallDecided) -> bytes:
+        """Answer the call with the error that a person denied it, note that, and return it."""
+        ...
+
     def begin(self, attempt: int) -> CallHost:
         """Return its beginning, and count it as in progress. Called once for each attempt."""
         ...
 
-    def check(self, known: HostAnswered | CallHost) -> None:
+    def check(self, known: HostAnswered | CallHost | CallWaiting) -> None:
         """Raise `ReplayDiverged` if it is not the call that was recorded."""
         ...
 
@@ -278,6 +308,11 @@ class Effects:
         """
         known = self._history.begun(call.key)
         ended = self._history.ended(call.key)
+        waited = self._history.waiting(call.key.intent)
+        if waited is not None:
+            # Before its beginning or its answer: between the two is what a person decided.
+            call.check(waited)
+            self._journal.write_here(call.wait(), forced=True)
         if isinstance(ended, HostAnswered):
             call.check(ended)
             self._begin_here(call, len(known))
@@ -290,6 +325,8 @@ class Effects:
                 # An effect is recorded before the calls that it makes, so nothing may be left on
                 # record, not even beside it.
                 self._journal.check_new(call.what)
+            if waited is not None or call.needs_word():
+                return self._with_word(call, waited)
             self._begin_here(call, int(call.is_effect))
             return call.make()
         last = known[-1]
@@ -302,6 +339,37 @@ class Effects:
             self._begin_here(call, last.attempt + 1, first=last.attempt + 1)
             return call.make()
         return call.answer_decided(found)
+
+    def _with_word(self, call: HostEffect, waited: CallWaiting | None) -> bytes | Awaitable[bytes]:
+        """Make a call that needs a person's word, if it was approved, or answer that it was denied.
+
+        Raise `NeedsPerson` if nobody has decided: its program is run again up to here after that. A
+        program that cannot be run again waits.
+        """
+        if self._journal.is_replay:
+            raise self._journal.recorded_end()
+        decided = call.decision()
+        if decided is None:
+            if waited is None:
+                self._journal.write_here(call.wait(), forced=True)
+            if call.waits_inside:
+                return self._wait_inside(call)
+            raise NeedsPerson(f"{call.what}: a person has to decide about this call")
+        if decided.decision == "deny":
+            return call.make_denied(decided)
+        self._begin_here(call, int(call.is_effect))
+        return call.make()
+
+    async def _wait_inside(self, call: HostEffect) -> bytes:
+        decided = await call.word()
+        await asyncio.to_thread(self._journal.write_here, decided, forced=True)
+        if decided.decision == "deny":
+            return call.make_denied(decided)
+        await asyncio.to_thread(self._begin_here, call, int(call.is_effect))
+        reply = call.make()
+        if isinstance(reply, bytes):
+            return reply
+        return await asyncio.to_thread(reply) if callable(reply) else await reply
 
     def knows(self, key: Key) -> bool:
         """Return True if the beginning or the outcome of a call is on record."""

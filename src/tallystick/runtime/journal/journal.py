@@ -28,7 +28,7 @@ from tallystick.core.records import (
     RunEnded,
     tag_of,
 )
-from tallystick.core.resume_errors import ResumeDiverged
+from tallystick.core.resume_errors import NeedsPerson, ResumeDiverged
 from tallystick.runtime.journal.cursor import Cursor, Divergence, RecordEnds
 from tallystick.runtime.journal.writer import LedgerWriter, PendingWrite
 from tallystick.runtime.spend.door import WaitedTooLong
@@ -36,10 +36,6 @@ from tallystick.runtime.spend.door import WaitedTooLong
 # Called with a record, and whether it is new. It must not raise: the record is written already.
 Hear = Callable[[Record, bool], None]
 _Waiting = list[tuple[Sequence[Record], asyncio.Future[None]]]
-
-
-class NeedsPerson(Exception):
-    """Raised if a call needs the decision of a person. The run ends as refused, until a resume."""
 
 
 class Journal:
@@ -139,13 +135,13 @@ class Journal:
             return asyncio.CancelledError()
         if ended.stop == "deadline":
             return WaitedTooLong(ended.detail)
-        if ended.stop == "refused":
+        if ended.stop == "waiting":
             return NeedsPerson(ended.detail)
         return SandboxError(ended.detail)
 
     @property
     def cancelled_again(self) -> bool:
-        """True if a replay was cancelled where its record says that the run was."""
+        """True if a replay was cancelled where the record says the run was, or was in doubt."""
         ended = self._history.end
         return self._ends_again and ended is not None and ended.stop in ("cancelled", "in_doubt")
 

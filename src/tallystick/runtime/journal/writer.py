@@ -65,9 +65,7 @@ class LedgerWriter:
     """Writes to a ledger that this process has claimed a run of. Used from any thread.
 
     `to_commit` is called once for each write, just before it, and returns what to commit in its
-    transaction. `committed` is called with each record once the ledger has it, in order, before
-    anyone who waits for the write continues. It must not raise. After a failed write, every other
-    one raises the same error.
+    transaction. After a failed write, every other one raises the same error.
     """
 
     def __init__(
@@ -78,11 +76,8 @@ class LedgerWriter:
         fence: int,
         head: Head,
         to_commit: Callable[[], Also | None] = lambda: None,
-        committed: Callable[[Record], None] | None = None,
     ) -> None:
         self._to_commit = to_commit
-        self._committed = committed
-        self._untold: list[Record] = []
         self._ledger = ledger
         self._run = run
         self._fence = fence
@@ -120,15 +115,12 @@ class LedgerWriter:
         # The time at which it happened: a record that waits for the next write is no later for it.
         at = now_ms()
         self._held.extend(draft_of(record, at=at) for record in records)
-        if self._committed is not None:
-            self._untold.extend(records)
 
     def _submit(self, *, forced: bool) -> Future[None]:
         if self._broken is not None:
             # A record that is written after a lost one would hide that it is missing.
             raise self._broken
         drafts, self._held = self._held, []
-        records, self._untold = self._untold, []
         try:
             self._head, future = self._ledger.submit(
                 self._run,
@@ -142,35 +134,9 @@ class LedgerWriter:
             self._broken = error
             raise
         future.add_done_callback(self._note_failure)
-        if self._committed is None:
-            return future
-        return _after_telling(future, self._committed, records)
+        return future
 
     def _note_failure(self, future: Future[None]) -> None:
         error = future.exception()
         if error is not None and self._broken is None:
             self._broken = error
-
-
-def _after_telling(
-    written: Future[None], committed: Callable[[Record], None], records: Sequence[Record]
-) -> Future[None]:
-    """Return a future that is done once the records are committed and `committed` has them.
-
-    It has the error of the write if that fails. Then `committed` is not called.
-    """
-    told: Future[None] = Future()
-    # A caller that is cancelled while it waits would otherwise cancel this future for all.
-    told.set_running_or_notify_cancel()
-
-    def tell(done: Future[None]) -> None:
-        error = done.exception()
-        if error is not None:
-            told.set_exception(error)
-            return
-        for record in records:
-            committed(record)
-        told.set_result(None)
-
-    written.add_done_callback(tell)
-    return told

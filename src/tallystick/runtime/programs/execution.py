@@ -8,7 +8,7 @@ cannot be repeated, and is an effect (`native_effect.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -31,7 +31,9 @@ from tallystick.core.records import (
     RunProgram,
     SkillUsed,
     SnapshotTaken,
+    depth_of,
 )
+from tallystick.runtime.calls.capability import ProgramGiven
 from tallystick.runtime.calls.children import Children
 from tallystick.runtime.calls.host import HostFunctions, ProgramHost
 from tallystick.runtime.calls.scope import CallScope, NumberedRun, Times
@@ -69,19 +71,17 @@ SNAPSHOT_FUEL = 6_000_000_000
 _REQUEST_BYTES = Limits().request_bytes
 _PUT_REQUEST_BYTES = 2 * PUT_BYTES_MAX
 
-# Yields environment variables for a program while it runs.
-Around = Callable[[CallScope, RunState], AbstractAsyncContextManager[Mapping[str, str]]]
+# Yields what a program is given while it runs.
+Around = Callable[[CallScope, RunState], AbstractAsyncContextManager[ProgramGiven]]
 
 
 class RerunStopped(SandboxError):
     """Raised if a repeated program was stopped from outside, so nothing follows for its record."""
 
 
-def nothing_around(
-    scope: CallScope, state: RunState
-) -> AbstractAsyncContextManager[Mapping[str, str]]:
-    """Set no environment variables."""
-    return nullcontext({})
+def nothing_around(scope: CallScope, state: RunState) -> AbstractAsyncContextManager[ProgramGiven]:
+    """Give the program nothing."""
+    return nullcontext(ProgramGiven())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +152,7 @@ class ProgramRunner:
             skill_model=state.skills.model,
             host_calls_left=host_calls_left(state),
             outputs=state.outputs,
+            depth=depth_of(state.started),
         )
 
     async def run(self, scope: CallScope, source: str, state: RunState) -> ProgramFinished:
@@ -335,7 +336,7 @@ class ProgramRunner:
                 result = await programs.execute(
                     scope.program,
                     source,
-                    context=context.with_env(given) if given else context,
+                    context=_with_given(context, given),
                     host=host,
                     attempted=scope.note_attempt,
                 )
@@ -363,6 +364,14 @@ class ProgramRunner:
         return await programs.keep(finished, fuel_saved=SNAPSHOT_FUEL)
 
 
+def _with_given(context: ExecutionContext, given: ProgramGiven) -> ExecutionContext:
+    if not given.env_vars and given.session_token is None:
+        return context
+    return msgspec.structs.replace(
+        context.with_env(given.env_vars), session_token=given.session_token
+    )
+
+
 def wall_ms_left(state: RunState) -> int:
     """Return the milliseconds that are left of the run's limit of time, at least 0."""
     return max(0, state.started.limits.wall_ms - state.charge.wall_ms)
@@ -383,10 +392,15 @@ def program_context(
     """
     left = wall_ms_left(state)
     puts = WRITE in state.started.grants
+    # Only native programs can start processes. In the repeatable sandbox the environment is part of
+    # what is repeated, and runs of earlier versions had none: only a run that records where it
+    # began to count has it there.
+    tells_depth = program.effect or state.started.depth is not msgspec.UNSET
     return ExecutionContext(
         session_id=state.started.session_id,
         timeout_ms=min(_PROGRAM_MS_MAX, left),
         deadline_ms=left,
+        recursion_depth=depth_of(state.started) + 1 if tells_depth else 0,
         program_name=f"<turn {program.turn}>",
         outputs_before=len(state.outputs),
         rerun=rerun,

@@ -17,22 +17,23 @@ import msgspec
 from tallystick.core.chain import Head
 from tallystick.core.charge import RunLimits
 from tallystick.core.clock import RunClock
-from tallystick.core.errors import UsageError
 from tallystick.core.history import History
 from tallystick.core.machine.state import RunState
 from tallystick.core.machine.turn import with_new_terms
 from tallystick.core.records import (
     AIDS,
-    Caller,
     Continuation,
     Record,
     RunStarted,
     decode_record,
+    depth_of,
     encode_record,
 )
+from tallystick.core.resume_errors import FunctionsMissing
 from tallystick.core.strategy import AskedStrategy
 from tallystick.ledger.port import Ledger
 from tallystick.model.port import Model
+from tallystick.runtime.calls.approvals import Approvals, Word
 from tallystick.runtime.calls.capability import (
     Capability,
     RunCapabilities,
@@ -43,7 +44,7 @@ from tallystick.runtime.calls.capability import (
 from tallystick.runtime.calls.children import Children, ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply
 from tallystick.runtime.calls.deltas import HearDelta, hear_nothing
-from tallystick.runtime.calls.functions import RunFunction
+from tallystick.runtime.calls.functions import Ask, RunFunction
 from tallystick.runtime.calls.host import CountInside, HostFunctions
 from tallystick.runtime.calls.queries import AskedModels, FindModel, Queries, no_models
 from tallystick.runtime.calls.turn_call import AskedModel
@@ -58,8 +59,10 @@ from tallystick.runtime.programs.execution import ProgramParts, ProgramRunner, c
 from tallystick.runtime.programs.native_effect import Settling
 from tallystick.runtime.run.driver import Driver, Hooks
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Leases, Surroundings
-from tallystick.runtime.runs.lock import stop_requested
+from tallystick.runtime.runs.decided import Decided
+from tallystick.runtime.runs.lock import stop_requested, take_decided
 from tallystick.runtime.runs.result import Run, run_of
+from tallystick.runtime.runs.waiting import waiting_in
 from tallystick.runtime.spend.client_scopes import ClientScopes
 from tallystick.runtime.spend.door import ModelDoor, RefusedCall
 from tallystick.runtime.spend.scopes import remaining_of
@@ -71,8 +74,7 @@ if TYPE_CHECKING:
 
 # How often a run looks whether somebody asked for its stop, in seconds. A look is one file.
 _LOOK_SECONDS = 0.15
-# Called with the run and each new record. If it has a method `committed`, that is called with the
-# record once the ledger has it, from any thread; it must not raise.
+# Called with the run and each new record.
 Watch = Callable[[str, Record], None]
 
 
@@ -110,6 +112,10 @@ class RunRequest:
     aids: tuple[str, ...] = AIDS
     # What the caller wants of every answer; None for nothing.
     instructions: str | None = None
+    # An approval that holds for all calls of the run, for the child of a run that has one.
+    decided: Decided | None = None
+    # The number of runs above this one.
+    recursion_depth: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +124,8 @@ class RunContext:
 
     `model` finds the model of a new run by its name, `recorded_model` that of a recorded one, and
     `models` those that programs may ask, beside the run's own. `sub_model` returns the model of
-    sub-calls that name none; None for the run's own.
+    sub-calls that name none; None for the run's own. `ask` says which calls need a person's word,
+    beside those whose function says so.
     """
 
     ledger: Ledger
@@ -132,6 +139,7 @@ class RunContext:
     lookup: FindReply | None = None
     leases: Leases | None = None
     sub_model: Callable[[], Model] | None = None
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +169,8 @@ class Plan:
     sockets: Path | None = None
     # True for the run of a program, which is stopped with the run that it is inside of.
     inside: bool = False
+    # What a person decided about what the run waits for.
+    decided: Decided | None = None
 
 
 class Assembled:
@@ -233,7 +243,6 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
                 fence=fence,
                 head=head,
                 to_commit=plan.run_attachments.to_commit,
-                committed=_committed_by(plan.watch, run),
             )
             # Only now: the record of a resume names the fence of its claim.
             then = plan.continuation
@@ -242,6 +251,13 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
         if programs is not None:
             await programs.close()
         raise
+    # A replay calls none of them: their answers are on record.
+    tools = () if plan.door is None else opened.functions()
+    word = Word(
+        decided=plan.decided,
+        ask=context.ask,
+        look=lambda sha256: take_decided(context.ledger, run, [sha256]),
+    )
     runner = ProgramRunner(
         effects,
         ProgramParts(
@@ -250,13 +266,13 @@ async def assemble(context: RunContext, plan: Plan) -> Assembled:
             functions=HostFunctions(
                 table,
                 names_of(started, data.values),
-                # A replay calls none of them: their answers are on record.
-                () if plan.door is None else opened.functions(),
+                tools,
                 plan.run_attachments,
                 refuse=opened.refuse,
                 fields_of=opened.fields_of,
                 note_served_answer=opened.note_served_answer,
                 count_inside=_count_inside(plan),
+                approvals=Approvals(run, tools, history, word),
             ),
             run_attachments=plan.run_attachments,
             children=children,
@@ -317,6 +333,8 @@ async def drive(context: RunContext, plan: Plan) -> tuple[Run, Head, RefusedCall
         step=started.step,
         session_lost=plan.around.session_lost,
     )
+    if run.stop == "waiting":
+        run = msgspec.structs.replace(run, waits=tuple(waiting_in(context.ledger, plan.run)))
     return run, assembled.writer.head, driver.refused
 
 
@@ -375,10 +393,9 @@ def _as_it_counts(plan: Plan) -> RunStarted:
 
 
 def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
-    caller: Caller | None = plan.started.caller
-    depth = 0 if caller is None else caller.depth
+    depth, is_root = depth_of(plan.started), plan.started.caller is None
     if plan.door is None or plan.model is None or plan.children is None:
-        return Children(effects, queries, plan.run_attachments, depth=depth)
+        return Children(effects, queries, plan.run_attachments, depth=depth, is_root=is_root)
     now = _as_it_counts(plan)
     parent = Parent(
         run=plan.run,
@@ -388,6 +405,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         seed=now.seed,
         temperature=now.temperature,
         wrap=plan.around.wrap,
+        deeper=plan.around.deeper,
         model=plan.model,
         depth=depth,
         compact_at=plan.started.compact_at,
@@ -398,6 +416,7 @@ def _children(plan: Plan, effects: Effects, queries: Queries) -> Children:
         queries,
         plan.run_attachments,
         depth=depth,
+        is_root=is_root,
         parent=parent,
         runner=plan.children,
     )
@@ -449,7 +468,7 @@ def _check_functions(run: str, started: RunStarted, table: HostTable) -> None:
     """Raise `UsageError` if programs of a recorded run may call functions that are not here."""
     missing = [name for name, _ in started.functions if not table.has(name)]
     if missing:
-        raise UsageError(
+        raise FunctionsMissing(
             f"run {run} has programs that may call {', '.join(missing)}; resume it in a session "
             f"with those functions"
         )
@@ -510,9 +529,3 @@ def _as_stored(started: RunStarted, more: Mapping[str, Any]) -> RunStarted:
     read = decode_record(encode_record(msgspec.structs.replace(started, **more)))
     assert isinstance(read, RunStarted)
     return read
-
-
-def _committed_by(watch: Watch | None, run: str) -> Callable[[Record], None] | None:
-    """Return the function to call with each committed record, None if `watch` has none."""
-    hear: Watch | None = getattr(watch, "committed", None)
-    return None if hear is None else lambda record: hear(run, record)

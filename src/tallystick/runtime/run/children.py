@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING
 
 from tallystick.core.budget.amount import BudgetExhausted, BudgetUnpriced, Dimension
@@ -24,6 +24,7 @@ from tallystick.runtime.context.inputs import Input, given_text
 from tallystick.runtime.run.assembly import RunContext, RunRequest, Watch
 from tallystick.runtime.run.start import start_in
 from tallystick.runtime.run.surroundings import Surroundings
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import whole_records
 from tallystick.runtime.runs.lock import lock_run
 from tallystick.runtime.runs.result import Run
@@ -32,17 +33,6 @@ from tallystick.runtime.spend.slots import ChildSlots
 
 if TYPE_CHECKING:
     from tallystick.runtime.run.resume import ResumeRequest
-
-
-class _ChildWatch:
-    """The `watch` of child runs. It has `committed` if the watcher of the root has it."""
-
-    def __init__(self, tell: Watch, committed: Watch | None) -> None:
-        self._tell = tell
-        self.committed = committed
-
-    def __call__(self, run: str, record: Record) -> None:
-        self._tell(run, record)
 
 
 class ChildRuns:
@@ -64,10 +54,20 @@ class ChildRuns:
         self._watch: Watch | None = watch
         # A watcher may have `waits`, to show how many children wait for a place.
         self._waits: Callable[[str, int], None] | None = getattr(watch, "waits", None)
-        self._tells = _ChildWatch(self._tell, getattr(watch, "committed", None))
         self._heard = heard
         self._resuming = resuming
         self._slots = ChildSlots()
+        self._decided: Decided | None = None
+
+    def decide(self, decided: Decided | None) -> None:
+        """Take in what a person decided about what the children wait for."""
+        self._decided = decided
+
+    @property
+    def _approved(self) -> Decided | None:
+        # An approval of all calls holds for children that begin later, too.
+        decided = self._decided
+        return decided if decided is not None and decided.approves_all else None
 
     @property
     def slots(self) -> ChildSlots:
@@ -140,10 +140,12 @@ class ChildRuns:
             strategy="code",
             compact_at=parent.compact_at,
             clock=parent.clock,
-            watch=self._tells,
+            watch=self._tell,
             heard=self._heard,
+            decided=self._approved,
         )
         with (
+            parent.deeper(caller.depth),
             lock_run(context.ledger, run),
             context.client_scopes.child(
                 parent.model_door, run, limits, parent=parent.run
@@ -187,10 +189,13 @@ class ChildRuns:
             parent.model_door.count_recorded("", charge_of_child(last.charge))
             return ended_run(context, run, records), row.head
         assert self._resuming is not None
-        asked = dataclasses.replace(self._resuming.for_child(), watch=self._tells)
-        ended = await resume(
-            context, run, asked, children=self, around=_InsideOf(parent), parent=parent
+        asked = dataclasses.replace(
+            self._resuming.for_child(), watch=self._tell, decided=self._decided
         )
+        with parent.deeper(caller.depth):
+            ended = await resume(
+                context, run, asked, children=self, around=_InsideOf(parent), parent=parent
+            )
         row = context.ledger.row(run)
         assert row is not None
         return ended, row.head
@@ -207,6 +212,10 @@ class _InsideOf(Surroundings):
     def wrap(self, function: RunFunction) -> RunFunction:
         """Wrap as for the parent."""
         return self._parent.wrap(function)
+
+    def deeper(self, depth: int) -> AbstractContextManager[None]:
+        """Count a child of the child where its parent is counted."""
+        return self._parent.deeper(depth)
 
 
 def _for_children(context: RunContext) -> RunContext:

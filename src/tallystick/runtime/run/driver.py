@@ -47,10 +47,10 @@ from tallystick.core.records import (
     RunStarted,
     intent_of,
 )
+from tallystick.core.resume_errors import NeedsPerson
 from tallystick.core.views.receipt import Tally
 from tallystick.runtime.calls.turn_call import AskedModel, TurnCall
 from tallystick.runtime.journal.effects import Effects
-from tallystick.runtime.journal.journal import NeedsPerson
 from tallystick.runtime.programs.execution import ProgramRunner, wall_ms_left
 from tallystick.runtime.programs.native_effect import NativeProgram, Settling
 from tallystick.runtime.spend.door import RefusedCall, WaitedTooLong
@@ -173,7 +173,10 @@ class Driver:
         except WaitedTooLong as error:
             self._end(end_from_outside(self._state, "deadline", str(error)))
         except NeedsPerson as error:
-            self._end(end_from_outside(self._state, "refused", str(error)))
+            if self._in_doubt is not None:
+                self._end(self._doubtful(self._in_doubt))
+            else:
+                self._end(end_from_outside(self._state, "waiting", str(error)))
         except SandboxError as error:
             if not self._journal.may_end:
                 raise

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -22,12 +23,11 @@ from tallystick.core.errors import (
 from tallystick.core.history import History
 from tallystick.core.machine.answer import reply_text, value_of
 from tallystick.core.machine.prompt import TEMPLATE, TEMPLATES
-from tallystick.core.machine.turn import ESCALATED, limit_reached
+from tallystick.core.machine.turn import limit_reached
 from tallystick.core.records import (
     Continuation,
     InDoubt,
     ModelReplied,
-    PersonDecision,
     QueryAsked,
     Record,
     RunEnded,
@@ -48,6 +48,7 @@ from tallystick.core.views.receipt import holds_steps
 from tallystick.ledger.port import Ledger
 from tallystick.ledger.verify import bad_entry_of
 from tallystick.model.port import Model, ModelReply
+from tallystick.runtime.calls.approvals import all_approved
 from tallystick.runtime.calls.children import ChildRunner, Parent
 from tallystick.runtime.calls.decisions import FindReply, decide
 from tallystick.runtime.calls.deltas import HearDelta
@@ -57,14 +58,16 @@ from tallystick.runtime.journal.effects import Decisions
 from tallystick.runtime.programs.backends import is_same
 from tallystick.runtime.run.assembly import Plan, RunContext, Watch, drive, path_of
 from tallystick.runtime.run.surroundings import NOTHING_AROUND, Surroundings, Within
+from tallystick.runtime.runs.decided import Decided
 from tallystick.runtime.runs.history import (
     NOT_BEGUN,
     refuse_foreign,
     skip_answered,
     whole_records,
 )
-from tallystick.runtime.runs.lock import lock_run
+from tallystick.runtime.runs.lock import decided_left, lock_run, take_decided
 from tallystick.runtime.runs.result import Run, said_at_end
+from tallystick.runtime.runs.waiting import Waiting, waiting_in, waiting_of
 from tallystick.runtime.spend.door import ModelDoor
 from tallystick.sandbox.backend import Backend
 from tallystick.storage.clock import now_ms
@@ -79,18 +82,17 @@ class ResumeRequest:
     steal: bool
     watch: Watch
     heard: HearDelta
-    # The decision on a program that waits for a person, and the name of that person.
-    decision: PersonDecision | None = None
-    by: str = ""
+    # The decision about what waits for a person. Without digests, it is about the only such thing.
+    decided: Decided | None = None
     # Where to find the model of sub-calls, if its recorded name does not say.
     sub_model: str | None = None
 
     def for_child(self) -> ResumeRequest:
-        """Return the request for a child run: it keeps its limits, and has no decision.
+        """Return the request for a child run: it keeps its limits.
 
         It steals the lock too, if the resume of its parent does.
         """
-        return dataclasses.replace(self, limits=None, decision=None)
+        return dataclasses.replace(self, limits=None)
 
 
 async def resume(
@@ -134,7 +136,15 @@ async def _resume(
     with lock_run(ledger, run, steal=request.steal) as stolen:
         head, records = read_checked(ledger, run)
         check_resumable(run, records, request.limits)
-        check_decision(run, records, request.decision)
+        if parent is None:
+            waits = waiting_in(ledger, run, records)
+            # Somebody may have decided where the functions of the run are not.
+            left = decided_left(ledger, run, [each.sha256 for each in waits])
+            if left is not None and request.decided is not None:
+                why = f"was decided about already, by {left.by}; resume it without a decision"
+                raise ResumeRefused(run=run, why=why)
+            decided = bound(run, waits, request.decided or left)
+            request = dataclasses.replace(request, decided=decided)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
             # Its process may have died between its end and the release of its session.
             leases = context.leases
@@ -142,6 +152,12 @@ async def _resume(
             ended = ended_run(context, run, records)
             return msgspec.structs.replace(ended, session_lost=lost)
         history = History(records, resumed=True)
+        decided = request.decided
+        if decided is None:
+            # Where all calls were approved once, the runs inside need no further word either.
+            request = dataclasses.replace(request, decided=all_approved(history))
+        if parent is None:
+            children.decide(request.decided)
         run_attachments = context.run_attachments(history.holder, history.started.grants)
         again: AbstractContextManager[Surroundings] = nullcontext(NOTHING_AROUND)
         if context.leases is not None:
@@ -157,16 +173,15 @@ async def _resume(
                         head=head,
                         started=history.started,
                         run_attachments=run_attachments,
-                        claim=lambda: ledger.claim(run, create=False),
+                        claim=lambda: _claim(ledger, run, decided),
                         continuation=lambda fence: RunResumed(
                             at=now_ms(),
                             fence=fence,
                             limits=request.limits,
                             in_doubt=request.in_doubt,
                             stolen=stolen,
-                            decision=request.decision,
-                            by=request.by,
                             files_missing=tuple(History(records).files_missing),
+                            **_decision_fields(run, records, decided),
                         ),
                     ),
                     request,
@@ -266,6 +281,7 @@ async def continue_run(
                 heard=request.heard,
                 sockets=backend.sockets,
                 inside=parent is not None,
+                decided=request.decided,
             ),
         )
         return around.result_of(ended, refused=refused, rows=scopes.rows)
@@ -293,15 +309,57 @@ def _checked_model(context: RunContext, record: Continued, backend: Backend) -> 
     return model
 
 
-def check_decision(run: str, records: Sequence[Record], decision: PersonDecision | None) -> None:
-    """Raise `ResumeRefused` if a decision is needed and missing, or given and not needed."""
-    ended = records[-1]
-    waits = isinstance(ended, RunEnded) and ended.detail.startswith(ESCALATED)
-    if waits and decision is None:
+def _claim(ledger: Ledger, run: str, decided: Decided | None) -> int:
+    fence = ledger.claim(run, create=False)
+    if decided is not None:
+        # Only now: a resume that is refused leaves the decision to the next one.
+        take_decided(ledger, run, decided.sha256s)
+    return fence
+
+
+def bound(run: str, waits: Sequence[Waiting], decided: Decided | None) -> Decided | None:
+    """Return a decision bound to the digests of what waits in a run; None if nothing does.
+
+    Raise `ResumeRefused` if a decision is needed and missing, or given and not needed. The same if
+    it is about something that does not wait any more, or if it does not say which of several.
+    """
+    if decided is None and not waits:
+        return None
+    if decided is None:
         why = f"waits for a person: tally approve {run}, or tally deny {run}"
         raise ResumeRefused(run=run, why=why)
-    if decision is not None and not waits:
-        raise ResumeRefused(run=run, why="has no program that waits for a person")
+    if not waits:
+        raise ResumeRefused(run=run, why="has nothing that waits for a person")
+    about = [each for each in waits if decided.run in ("", each.run)]
+    if decided.sha256s:
+        about = [each for each in about if each.sha256 in decided.sha256s]
+    if not about:
+        why = "waits for something else than what was decided about; look at it again"
+        raise ResumeRefused(run=run, why=f"{why}: tally inspect {run}")
+    if len(about) > 1 and not (decided.all or decided.sha256s):
+        named = ", ".join(dict.fromkeys(each.run for each in waits))
+        why = f"waits for {len(about):,} decisions; add --all, or name one of the runs: {named}"
+        raise ResumeRefused(run=run, why=why)
+    sha256s = tuple(sorted({each.sha256 for each in about}))
+    return msgspec.structs.replace(decided, sha256s=sha256s)
+
+
+def _decision_fields(
+    run: str, records: Sequence[Record], decided: Decided | None
+) -> dict[str, Any]:
+    """Return the fields of a resume that say what was decided, if that is about this run itself."""
+    if decided is None:
+        return {}
+    own = [each for each in waiting_of(run, records) if decided.covers(run, each.sha256)]
+    if not own:
+        return {}
+    return {
+        "decision": decided.decision,
+        "by": decided.by,
+        "because": decided.because or msgspec.UNSET,
+        "decided_sha256": own[0].sha256,
+        "decided_all": decided.all or msgspec.UNSET,
+    }
 
 
 async def _decide(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
+from tallystick.core.budget.amount import BudgetExhausted, Scope
 from tallystick.core.chain import Head
 from tallystick.core.clock import RunClock
 from tallystick.core.errors import RunExists, UsageError
@@ -92,11 +93,20 @@ async def start_in(
 
     `caller` says which run started it, for a child. Without a `backend` it has that of child runs.
     Raise `UsageError` for a request that cannot be, before anything of it is written, and
+    `BudgetExhausted` if more runs are above it than its limit of depth allows. Raise
     `RunExists` if the run is on the ledger. A child may be there without an entry. Raise what
     `drive` and the capabilities raise too.
     """
     backend = backend or context.backends.for_child()
     clock = _check_request(request, backend)
+    if request.recursion_depth > request.limits.depth:
+        scope = Scope(id=run, parent=None, kind="run", name=run)
+        raise BudgetExhausted(
+            dimension="depth",
+            scope=scope,
+            needed=request.recursion_depth,
+            left=request.limits.depth,
+        )
     # Opened before anything is written: it may not be there.
     sub_model = msgspec.UNSET if context.sub_model is None else context.sub_model().name
     session_id = new_id()
@@ -144,6 +154,7 @@ async def start_in(
             heard=request.heard,
             sockets=backend.sockets,
             inside=caller is not None,
+            decided=request.decided,
         ),
     )
 
@@ -216,6 +227,7 @@ def _first_record(
         instructions=request.instructions or msgspec.UNSET,
         settings=request.settings or msgspec.UNSET,
         aids=msgspec.UNSET if request.aids == AIDS else request.aids,
+        depth=request.recursion_depth or msgspec.UNSET,
     )
 
 

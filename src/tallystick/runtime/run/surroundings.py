@@ -8,8 +8,8 @@ that start inside it find it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -74,6 +74,10 @@ class Surroundings:
     def wrap(self, function: RunFunction) -> RunFunction:
         """Return the function to call for a function of the caller."""
         return function
+
+    def deeper(self, depth: int) -> AbstractContextManager[None]:
+        """Return a context around a child run that is live at a depth, at any level below."""
+        return nullcontext()
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Keep the variables or files of the run. Called before its end is written.
@@ -149,6 +153,12 @@ class Within(Surroundings):
     def wrap(self, function: RunFunction) -> RunFunction:
         """Wrap by both."""
         return self._outer.wrap(self._inner.wrap(function))
+
+    @contextmanager
+    def deeper(self, depth: int) -> Iterator[None]:
+        """Count the child run in both."""
+        with self._outer.deeper(depth), self._inner.deeper(depth):
+            yield
 
     async def before_end(self, state: RunState, programs: Programs) -> None:
         """Keep what both keep, the inner first."""
@@ -235,7 +245,10 @@ class Asking(Protocol):
     def ledger(self) -> Ledger: ...
 
     def model_of(self, name: str | None) -> Model:
-        """Return a model by its name; the client's own for None."""
+        """Return a model by its name; the client's own for None.
+
+        Raise `UsageError` if there is none, or it cannot be opened.
+        """
         ...
 
 

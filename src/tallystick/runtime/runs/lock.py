@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -24,13 +25,25 @@ from tallystick.core.errors import (
 )
 from tallystick.core.ids import is_ulid
 from tallystick.ledger.port import Ledger
+from tallystick.runtime.runs.decided import Decided, decode_decided, encode_decided
 from tallystick.storage.lock import FileLock, is_locked
+from tallystick.storage.private_file import make_private
 
 _SUFFIX = ".lock"
 _LOOKED_AT_SECONDS = 0.04
 _NAME_CHARS_MAX = 200
-# The runs of ledgers in memory that are under way, each with who asked for its stop, if anybody.
-_IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, str | None]] = WeakKeyDictionary()
+
+
+@dataclass(slots=True)
+class _Requests:
+    """The requests to a run of a ledger in memory: who asked for its stop, and a decision."""
+
+    stopped_by: str | None = None
+    decided: Decided | None = None
+
+
+# The runs of ledgers in memory that are under way.
+_IN_MEMORY: WeakKeyDictionary[Ledger, dict[str, _Requests]] = WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -40,17 +53,19 @@ def lock_run(ledger: Ledger, run: str, *, steal: bool = False) -> Iterator[bool]
     With `steal`, the lock of a living process is renamed, so that it has no effect, and a new one
     is taken. Without it, raise `UsageError`. Raise `RunNotFound` if `run` is no id, and
     `LedgerUnavailable` if the file cannot be locked. A ledger in memory has no folder for locks:
-    then nothing is locked. If the file cannot be removed at the end, warn `CleanUpWarning`. A
-    request to stop that is older than the lock has no effect.
+    then nothing is locked, and the run is only noted as running. If the file cannot be removed at
+    the end, warn `CleanUpWarning`. A request to stop that is older than the lock has no effect.
     """
     folder = ledger.lock_folder
     if folder is None:
         running = _IN_MEMORY.setdefault(ledger, {})
-        running[run] = None
+        outer = running.setdefault(run, mine := _Requests()) is not mine
         try:
             yield False
         finally:
-            running.pop(run, None)
+            # Nothing is locked, so the same run may be here twice.
+            if not outer:
+                running.pop(run, None)
         return
     if not is_ulid(run):
         raise RunNotFound(run=run)
@@ -141,7 +156,7 @@ def request_stop(ledger: Ledger, run: str, *, by: str) -> bool:
     if folder is None:
         running = _IN_MEMORY.get(ledger, {})
         if run in running:
-            running[run] = by
+            running[run].stopped_by = by
         return run in running
     if not is_running(ledger, run):
         return False
@@ -162,12 +177,89 @@ def request_stop(ledger: Ledger, run: str, *, by: str) -> bool:
 
 
 def stop_requested(ledger: Ledger, run: str) -> str | None:
-    """Return who asked for the stop of a run that this process works on; None if nobody did."""
+    """Return who asked for the stop of a run that this process works on; None if nobody did.
+
+    A request that cannot be read counts as none.
+    """
     folder = ledger.lock_folder
     if folder is None:
-        return _IN_MEMORY.get(ledger, {}).get(run)
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
+        return None if requests is None else requests.stopped_by
     try:
         return _stop_path(folder, run).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def submit_decided(
+    ledger: Ledger, run: str, decided: Decided, *, still: Callable[[Decided], bool]
+) -> bool:
+    """Leave a decision for the process that works on a run, or for the next one that resumes it.
+
+    Return False if there is one that was not taken and of which `still` is true: somebody else has
+    decided. Another is of no use any more, and is replaced. Raise `LedgerUnavailable` if it cannot
+    be written, and `UsageError` for a ledger in memory that has no such run under way.
+    """
+    folder = ledger.lock_folder
+    if folder is None:
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
+        if requests is None:
+            raise UsageError(f"run {run} is not running, and its ledger is in memory")
+        if requests.decided is not None and still(requests.decided):
+            return False
+        requests.decided = decided
+        return True
+    path = _decided_path(folder, run)
+    make_private(folder)
+    written = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        written.write_bytes(encode_decided(decided))
+        written.chmod(0o600)
+        try:
+            before = _read_decided(path)
+            if before is not None and not still(before):
+                _remove_request(path)
+            # A link fails if the name is taken, so only one of two decisions is left.
+            os.link(written, path)
+        finally:
+            written.unlink()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise _unavailable_error(path, error) from error
+    return True
+
+
+def decided_left(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
+    """Return the decision about one of these requests that was left for a run.
+
+    Return None if there is none that can be read, or only one about another request.
+    """
+    folder = ledger.lock_folder
+    if folder is None:
+        requests = _IN_MEMORY.get(ledger, {}).get(run)
+        found = None if requests is None else requests.decided
+    else:
+        found = _read_decided(_decided_path(folder, run))
+    return None if found is None or not set(sha256s).intersection(found.sha256s) else found
+
+
+def take_decided(ledger: Ledger, run: str, sha256s: Collection[str]) -> Decided | None:
+    """Return what `decided_left` returns, and remove it."""
+    found = decided_left(ledger, run, sha256s)
+    folder = ledger.lock_folder
+    if found is None:
+        return None
+    if folder is not None:
+        _remove_request(_decided_path(folder, run))
+    elif (requests := _IN_MEMORY.get(ledger, {}).get(run)) is not None:
+        requests.decided = None
+    return found
+
+
+def _read_decided(path: Path) -> Decided | None:
+    try:
+        return decode_decided(path.read_bytes())
     except OSError:
         return None
 
@@ -175,6 +267,10 @@ def stop_requested(ledger: Ledger, run: str) -> str | None:
 def _remove_request(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+def _decided_path(folder: Path, run: str) -> Path:
+    return folder / f"{run}.decided"
 
 
 def _stop_path(folder: Path, run: str) -> Path:

@@ -17,6 +17,7 @@ from tallystick.core.machine.prompt import is_older
 from tallystick.core.machine.state import RunState
 from tallystick.core.records import RunEnded, RunStarted, StopReason
 from tallystick.model.prices import is_unpriced
+from tallystick.runtime.runs.waiting import Waiting
 
 _NOTHING = Cited()
 
@@ -42,7 +43,8 @@ class Run(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit_default
     `data` is that JSON decoded. `said` is the last reply of the model if the run has no answer.
     `session_lost` says that the session could not keep the variables of the run. Inside steps,
     `parent` is the id of their chain in the ledger, and `step` the path of the step that began the
-    run. `settings` gives the source of each setting that is not a default.
+    run. `settings` gives the source of each setting that is not a default. `waits` are the calls
+    and programs that wait for a person, of a run that stopped as `waiting`.
     """
 
     run: str
@@ -63,6 +65,7 @@ class Run(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit_default
     session_lost: bool = False
     said: str | None = None
     typed: bool = False
+    waits: tuple[Waiting, ...] = ()
 
     @property
     def id(self) -> str:
@@ -129,7 +132,10 @@ _DECODE = "decode"
 
 
 def as_type(run: Run[Any], decode: Callable[[object], Any] | None) -> Run[Any]:
-    """Have `Run.value` decoded by a function, and return the run. It raises `ValueError`."""
+    """Have `Run.value` of this run decoded by a function, and return the run.
+
+    The function raises `ValueError` for a value that does not fit.
+    """
     run.__dict__[_DECODE] = decode
     return run
 
@@ -210,6 +216,8 @@ def next_steps(result: Run[Any]) -> list[str]:
     match result.stop:
         case "cancelled" | "model_error" | "sandbox_error":
             return [resume]
+        case "waiting":
+            return [f"tally approve {result.run}", f"tally deny {result.run} --because TEXT"]
         case "max_turns":
             return [f"{resume} --max-turns N"]
         case "deadline":

@@ -51,6 +51,7 @@ from tallystick.model.port import (
 from tallystick.model.price_table import CallTerms, Pricing
 from tallystick.model.prices import TokenUsage, token_usage
 from tallystick.model.tokens import TokenFigure, input_bound
+from tallystick.runtime.log import log_prompt, log_reply
 from tallystick.runtime.spend.scopes import Hold, MoneyWait, RunScopes, ScopeRef
 
 
@@ -290,7 +291,10 @@ class ModelDoor:
         begun = time.monotonic()
         try:
             async with asyncio.timeout_at(_loop_time(ends_at)):
-                return readable(await model.ask(request, heard=heard))
+                log_prompt(model.name, request.messages)
+                reply = readable(await model.ask(request, heard=heard))
+                log_reply(model.name, reply.text)
+                return reply
         except ModelError as error:
             return error
         except TimeoutError:

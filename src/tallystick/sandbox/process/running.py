@@ -121,9 +121,9 @@ def describe_end(status: int | None) -> str:
         return f"it was ended by signal {-status}"
 
 
-def output_for(context: ExecutionContext, folder: Path | None, *, session_id: str) -> ProgramOutput:
+def output_for(context: ExecutionContext, folder: Path | None) -> ProgramOutput:
     """Return the streams of one execution. Without `folder`, long output is not kept."""
-    stem = f"{session_id}-{new_id()}"
+    stem = f"{context.file_stem}-{new_id()}"
 
     def stream(suffix: str, keep: bool) -> OutputStream:
         return OutputStream(
@@ -146,11 +146,13 @@ def result_of(
     *,
     context: ExecutionContext,
     took_ms: int,
+    memory_bytes: int = 0,
     flags: Mapping[str, bool],
 ) -> ExecutionResult:
     """Return the result of a program or a command that has ended, and close its streams.
 
-    Each name in `flags` that is True is set in the metadata. `took_ms` is the whole time.
+    Each name in `flags` that is True is set in the metadata. `took_ms` is the whole time, and
+    `memory_bytes` the most that the interpreter had, 0 if unknown.
     """
     streams = (output.stdout, output.stderr)
     kept = context.outputs_before
@@ -175,6 +177,7 @@ def result_of(
         stop=verdict.stop,
         charge=ProgramCharge(
             wall_ms=execution.wall_ms,
+            memory_bytes=memory_bytes,
             host_calls=len(execution.calls),
             output_bytes=output.bytes_total,
         ),

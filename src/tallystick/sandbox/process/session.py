@@ -396,7 +396,7 @@ class ProcessInterpreter:
         source, problem = source_of(program, context.limits.source_bytes)
         if problem is not None:
             return problem
-        environment = {**self._environment(), **context.env_vars}
+        environment = {**self._environment(), **context.environment}
         payload = program_payload(source, context.with_env(environment))
 
         def run(execution: Execution, output: ProgramOutput) -> ExecutionResult:
@@ -568,19 +568,29 @@ class ProcessInterpreter:
         room = context.limits.output_bytes - output.bytes_total
         said = None if ended is not None else read_report(execution.result, bytes_max=room)
         verdict = verdict_of_program(said, ended, memory_bytes=context.limits.memory_bytes)
-        if verdict.stop == "finished" and not self._ask({"do": "keep"}, "kept")["kept"]:
-            verdict = trap_verdict("the program gave a result and went on")
+        peak = 0
+        if verdict.stop == "finished":
+            kept = self._ask({"do": "keep"}, "kept")
+            peak = kept["memory_bytes"]
+            if not kept["kept"]:
+                verdict = trap_verdict("the program gave a result and went on")
         if verdict.stop == "finished":
             self._bound, self._seed = names, None
         else:
-            status, memory = self._drop()
+            status, memory, peak = self._drop()
             if isinstance(ended, Ended):
                 verdict = trap_verdict(f"the interpreter ended first: {describe_end(status)}")
             if memory is not None:
                 verdict = memory_verdict(memory)
         flags = {"namespace_lost": program.lost, "processes_ended": program.swept}
         return result_of(
-            verdict, execution, output, context=context, took_ms=_since(began), flags=flags
+            verdict,
+            execution,
+            output,
+            context=context,
+            took_ms=_since(began),
+            memory_bytes=peak,
+            flags=flags,
         )
 
     def _run_command(
@@ -591,7 +601,7 @@ class ProcessInterpreter:
         context: ExecutionContext,
         where: str | None,
     ) -> ExecutionResult:
-        given = {**self._environment(), **self._shell.exported, **context.env_vars}
+        given = {**self._environment(), **self._shell.exported, **context.environment}
         order = {
             "environment": given,
             "where": where or self._shell.where,
@@ -613,9 +623,9 @@ class ProcessInterpreter:
         else:
             assert command.status is not None
             verdict = Verdict(exit_code=exit_code_of(command.status))
-            base = {**self._environment(), **context.env_vars}
+            base = {**self._environment(), **context.environment}
             self._shell = self._shell.after(
-                command.final_state(), given=context.env_vars, base=base
+                command.final_state(), given=context.environment, base=base
             )
         return result_of(
             verdict, execution, output, context=context, took_ms=_since(began), flags={}
@@ -644,17 +654,19 @@ class ProcessInterpreter:
         if self._proxy is not None:
             self._proxy.close()
 
-    def _drop(self) -> tuple[int | None, int | None]:
+    def _drop(self) -> tuple[int | None, int | None, int]:
         """End what the program or command started.
 
-        Return the status of the interpreter, None if unknown, and the memory limit that was passed,
-        None if none was. Raise `SandboxError` if the box does not answer.
+        Return the status of the interpreter, None if unknown, the memory limit that was passed,
+        None if none was, and the most bytes that the interpreter had, 0 if unknown. Raise
+        `SandboxError` if the box does not answer.
         """
         answer = self._ask({"do": "drop"}, "dropped")
         status, memory = answer["status"], answer["memory"]
         return (
             status if isinstance(status, int) else None,
             memory if isinstance(memory, int) else None,
+            answer["memory_bytes"],
         )
 
     def _ask(self, message: Mapping[str, Any], wanted: str) -> dict[str, Any]:
@@ -678,9 +690,7 @@ class ProcessInterpreter:
         async with self._turn:
             if self._closed:
                 raise UsageError("the session is closed")
-            output = output_for(
-                context, self._sandbox.output_directory, session_id=self._session_id
-            )
+            output = output_for(context, self._sandbox.output_directory)
             self._execution = execution = Execution(
                 context=context,
                 host=host,

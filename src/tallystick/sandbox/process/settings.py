@@ -95,18 +95,22 @@ class BoxSettings(msgspec.Struct, frozen=True, kw_only=True):
 def check_context(context: ExecutionContext, *, memory_bytes_max: int) -> None:
     """Refuse a context that no box can run.
 
-    Raise `NotSupported` if a fuel limit is set, `InvalidLimit` for a memory limit outside of 32 MiB
-    to `memory_bytes_max`, and `UsageError` for an impossible environment variable.
+    Raise `NotSupported` if a fuel limit is set, or for a program that is run again, `InvalidLimit`
+    for a memory limit outside of 32 MiB to `memory_bytes_max`, and `UsageError` for an impossible
+    environment variable.
     """
     if context.limits.fuel != _FUEL:
         raise NotSupported(backend="process", operation="fuel: native code is not counted")
+    if context.rerun is not None:
+        why = "a program that is run again: native code does not repeat itself"
+        raise NotSupported(backend="process", operation=why)
     if not _MEMORY_BYTES_LEAST <= context.limits.memory_bytes <= memory_bytes_max:
         raise InvalidLimit(
             field="memory_bytes",
             given=context.limits.memory_bytes,
             why=f"between {_MEMORY_BYTES_LEAST:,} (the interpreter) and {memory_bytes_max:,}",
         )
-    for name, value in context.env_vars.items():
+    for name, value in context.environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise UsageError(f"env_vars: {name[:80]!r} cannot be set in an environment")
 

@@ -516,7 +516,8 @@ def program_payload(source: bytes, context: ExecutionContext) -> bytes:
     part of the line is left out.
     """
     name = "".join(each if each.isprintable() else "?" for each in context.program_name)
-    env = b"\0" + msgspec.json.encode(context.env_vars) if context.env_vars else b""
+    environment = context.environment
+    env = b"\0" + msgspec.json.encode(environment) if environment else b""
     return name.encode("utf-8", "replace") + env + b"\n" + source
 
 

@@ -360,7 +360,7 @@ class WasmInterpreter:
     def _output(self, context: ExecutionContext) -> ProgramOutput:
         """Return the streams for one program. Both files share a name that is made on demand."""
         folder = self._sandbox.output_directory
-        stem = functools.cache(lambda: f"{self._session_id}-{new_id()}")
+        stem = functools.cache(lambda: f"{context.file_stem}-{new_id()}")
 
         rerun = context.rerun
         in_memory = rerun is not None and rerun.calls is None

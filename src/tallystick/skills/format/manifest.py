@@ -415,7 +415,8 @@ def _warn_of_unknown(found: Mapping[str, object], fields: Fields) -> None:
 def _name(fields: Fields, directory: str) -> str:
     """Return the name of a skill, or of its folder if it has no usable one.
 
-    If the folder gives none either, add an error and return "".
+    If the folder gives none either, add an error and return "". Add a warning for a name that is
+    missing, unusable, long, or not that of the folder.
     """
     given = fields.text("name")
     name = usable_name(given)

@@ -22,7 +22,6 @@ from tallystick.cli.commands.memory.options import (
 from tallystick.cli.errors import exit_code_of
 from tallystick.cli.exit_codes import OK
 from tallystick.cli.parts import echo_json
-from tallystick.cli.progress import Sayer
 from tallystick.cli.show import plain, quantity
 from tallystick.core.errors import UsageError
 from tallystick.memory.code_mode.form import form_of
@@ -112,6 +111,8 @@ def run_program(
 
 
 def _open_sandbox() -> WasmSandbox:
+    # A list of operations needs neither, and both take long to import.
+    from tallystick.cli.progress import Sayer
     from tallystick.sandbox.wasm.sandbox import WasmSandbox
 
     return WasmSandbox.load(

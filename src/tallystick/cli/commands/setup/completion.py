@@ -221,7 +221,10 @@ def _providers() -> Iterator[Candidate]:
 
 
 def _skills() -> Iterator[Candidate]:
-    """Return the names of the directories that hold a skill; no skill is read."""
+    """Return the names of the directories that hold a skill; no skill is read.
+
+    A layer that cannot be listed is passed over. Raise what `find_layers` raises.
+    """
     from tallystick.skills.places import find_layers
 
     for layer in find_layers().layers:
@@ -271,7 +274,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _name_in(rc: Path, script: Path) -> None:
-    """Add a line that reads the script to a shell's start file, unless it is there."""
+    """Add a line that reads the script to a shell's start file, unless it is there, and say so.
+
+    Raise `OSError` if the file cannot be read or written.
+    """
     line = f"source {shlex.quote(str(script))}"
     said = rc.read_text(encoding="utf-8", errors="surrogateescape") if rc.exists() else ""
     if line in said.splitlines():

@@ -33,7 +33,7 @@ from tallystick_guest import (
 _VALUE = "__tally_value__"
 _FLAGS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _COROUTINE = 0x80
-_Place = tuple[int | None, int | None, int | None, int | None]
+_CodeRange = tuple[int | None, int | None, int | None, int | None]
 _PLACE = ("lineno", "col_offset", "end_lineno", "end_col_offset")
 _Expr, _Assign, _Name, _STORE = ast.Expr, ast.Assign, ast.Name, ast.Store()
 _AugAssign = ast.AugAssign
@@ -361,7 +361,7 @@ def _line_of(error: BaseException) -> str:
     return _describe_line(line, part, frame.f_locals, frame.f_globals)
 
 
-def _nth(items: Iterator[_Place], number: int) -> _Place | None:
+def _nth(items: Iterator[_CodeRange], number: int) -> _CodeRange | None:
     for place, each in enumerate(items):
         if place == number:
             return each

@@ -239,6 +239,8 @@ _ATOMS |= {int: _int, decimal.Decimal: _decimal}
 _PARSED_CHARS_MAX, _LINE_CHARS_MAX, _VALUES_ON_LINE_MAX = 400, 160, 4
 _VALUE_CHARS_MAX, _LEVELS_ON_LINE = 80, 2
 _CONTAINERS = (dict, list, tuple, str)
+_COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+_ITEMS_LOOKED_AT_MAX, _TYPES_MAX = 2_000, 3
 _COUNTED = (dict, list, tuple, set)
 _KEYS = (str, int, bool)
 _CODE = (_Function, _Module, type, types.BuiltinFunctionType, types.MethodType)
@@ -285,12 +287,61 @@ def _collect_values(
     value = _looked_up(node, names)
     if value is not _MISSING:
         if not isinstance(value, _CODE):
-            shown = _cut(_Description().of(value, _LEVELS_ON_LINE), _VALUE_CHARS_MAX)
-            count = f" of {_len(value):,}" if _type(value) in _COUNTED else ""
-            found[_unparse(node)] = f"{shown} ({type_name(value)}{count})"
+            found[_unparse(node)] = _told(value)
         return
+    if _type(node) in _COMPREHENSIONS:
+        _collect_items(node, names, found)
     for each in _child_nodes(node):
         _collect_values(each, names, found)
+
+
+def _told(value: object) -> str:
+    shown = _cut(_Description().of(value, _LEVELS_ON_LINE), _VALUE_CHARS_MAX)
+    count = f" of {_len(value):,}" if _type(value) in _COUNTED else ""
+    return f"{shown} ({type_name(value)}{count})"
+
+
+def _collect_items(
+    node: ast.AST, names: tuple[Mapping[str, object], ...], found: dict[str, str]
+) -> None:
+    """Add what a comprehension takes from each item, with an example of each type it has.
+
+    A built-in such as `sum` fails with none of these values in a frame.
+    """
+    loop = node.generators[0]
+    held = _looked_up(loop.iter, names)
+    if _len(node.generators) > 1 or _type(loop.target) is not ast.Name:
+        return
+    if _type(held) not in (list, tuple):
+        return
+    taken: list[ast.AST] = []
+    for part in (node.elt, *loop.ifs) if hasattr(node, "elt") else (node.key, node.value):
+        _lookups_of(part, loop.target.id, taken)
+    for part in taken[:_VALUES_ON_LINE_MAX]:
+        kinds: dict[str, str] = {}
+        for item in _islice(held, _ITEMS_LOOKED_AT_MAX):
+            value = _looked_up(part, ({loop.target.id: item}, *names))
+            kind = "missing" if value is _MISSING else type_name(value)
+            if kind not in kinds:
+                kinds[kind] = kind if value is _MISSING else _told(value)
+        if _len(kinds) > 1:
+            shown = " or ".join(itertools.islice(kinds.values(), _TYPES_MAX))
+            found[_unparse(part)] = shown
+
+
+def _lookups_of(node: ast.AST, name: str, taken: list[ast.AST]) -> None:
+    """Add the longest lookups that begin with a name, such as `record['order']['price']`."""
+    base = node
+    while _type(base) is ast.Subscript:
+        base = base.value
+    if _type(base) is ast.Name:
+        if base.id == name:
+            while _type(node) is ast.Subscript and base is not node:
+                taken.append(node)
+                node = node.value
+        return
+    for each in _child_nodes(node):
+        _lookups_of(each, name, taken)
 
 
 def _looked_up(node: ast.AST, names: tuple[Mapping[str, object], ...]) -> object:

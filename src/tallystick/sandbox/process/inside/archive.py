@@ -107,7 +107,8 @@ def _entries() -> Iterator[_Entry]:
     """Yield the path, a letter for the kind, the status and the link target of each entry.
 
     A directory that cannot be listed gets one more entry, `PATH/*`, with the kind "?". So does any
-    entry that is no file, directory or link, at its own path.
+    entry that is no file, directory or link, at its own path. One that is removed meanwhile, or
+    whose path is too long, is left out.
     """
     work = os.fsencode(WORK)
     waiting = [b""]

@@ -93,7 +93,10 @@ def clear_left_behind(place: str) -> None:
 
 
 def _is_alive(name: str) -> bool:
-    """Return True if the process that a group is named after is alive, or may be."""
+    """Return True if the process that a group is named after is alive, or may be.
+
+    False for a group that is named after none.
+    """
     # The group of a living launcher is empty too, until the box is put into it.
     launcher = next((part for part in name.split("-") if part.isdecimal()), None)
     if launcher is None:

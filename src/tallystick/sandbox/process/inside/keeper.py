@@ -211,7 +211,8 @@ class Keeper:
             case "command":
                 self._command(message, descriptors)
             case "keep":
-                messages.send(self._host, {"kept": self._keep()})
+                peak = self._peak_of_next()
+                messages.send(self._host, {"kept": self._keep(), "memory_bytes": peak})
             case "drop":
                 messages.send(self._host, self._drop())
             case "freeze" | "restore" | "forget" as what:
@@ -310,6 +311,7 @@ class Keeper:
 
         It has the status of the interpreter and the memory limit that was passed, or None.
         """
+        peak = self._peak_of_next()
         if self._next is not None:
             self._next.control.close()
         self._sweep()
@@ -319,7 +321,12 @@ class Keeper:
             with contextlib.suppress(ConnectionLost):
                 self._answer_of(self._shell)
         self._commanding = False
-        return {"dropped": True, "status": status, "memory": self._passed}
+        passed = self._passed
+        return {"dropped": True, "status": status, "memory": passed, "memory_bytes": peak}
+
+    def _peak_of_next(self) -> int:
+        """Return the most bytes that the process of the program has had, 0 if that is unknown."""
+        return 0 if self._next is None else memory.peak_bytes(self._next.pid)
 
     def _status_of_next(self) -> int | None:
         if self._next is None or self._now is None:

@@ -325,6 +325,15 @@ class SharedMappings:
         return sum(length for length, _ in longest[:count])
 
 
+def peak_bytes(pid: int) -> int:
+    """Return the most bytes that a process has had in memory at a time; 0 if it has ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
 def _count_mappings(pids: Collection[int]) -> int:
     """Return the number of shared anonymous mappings of these processes, each by its inode."""
     found = set()
