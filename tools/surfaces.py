@@ -468,30 +468,6 @@ SURFACES = (
         "guides/memory.md",
     ),
     Surface(
-        "Share notes with other agents",
-        "memory share",
-        "Memory.share Memory.unshare Memory.shares memory.Share memory.Permission",
-        "guides/memory.md",
-    ),
-    Surface(
-        "Relate notes",
-        "memory relate",
-        "Memory.relate Memory.relations memory.Relation",
-        "guides/memory.md",
-    ),
-    Surface(
-        "Keep one text in place of several notes",
-        "memory consolidate",
-        "Memory.consolidate",
-        "guides/memory.md",
-    ),
-    Surface(
-        "Put away notes that hardly matter",
-        "memory decay",
-        "Memory.decay memory.Faded",
-        "guides/memory.md",
-    ),
-    Surface(
         "Review notes that are held back",
         "memory review",
         "memory.review_queue memory.review memory.Held memory.Verdict",
