@@ -353,10 +353,10 @@ class Memory:
     ) -> Remembered:
         """Remember a text in place of several notes. They stay, and are recalled as of before.
 
-        Raise `NoteInvalid` for fewer than two notes, notes of several agents, notes that are not
-        recalled, such as deleted ones, another type of memory, or a text that cannot be a note or
-        is that of one of them. Raise `NoteNotFound` or `MemoryPermissionDenied` for a note
-        that may not be changed.
+        Raise `NoteInvalid` for fewer than two notes, notes of several agents, or notes that are not
+        recalled, such as deleted ones. Raise it too for another type of memory, and for a text that
+        cannot be a note or is that of one of them. Raise `NoteNotFound` or
+        `MemoryPermissionDenied` for a note that may not be changed.
         """
         kinds = {each.value: each for each in MemoryType}
         if memory_type not in kinds:
