@@ -14,6 +14,7 @@ from tests.fields.table import Row, World, refused
 from tests.model.fake_server import REQUEST, FakeServer, ok
 
 from tallystick import Agent, Memory
+from tallystick.client import Session
 from tallystick.inputs import given_text
 from tallystick.ledger import MemoryLedger, SqliteLedger
 from tallystick.model.pacing import Pacing
@@ -37,7 +38,7 @@ def ran(world: World, made: Settings, *sources: str, **more: Any) -> tuple[Any, 
     model = ModelDouble(programs(*sources))
     model.failures = more.pop("failures", [])
     options = {"pricing": PRICING, "ledger": MemoryLedger(), **more.pop("options", {})}
-    with Agent(
+    with Session(
         model=model,
         functions=[look],
         sandbox=PlainSandbox(),

@@ -174,7 +174,7 @@ def named_model(world: World, value: str | None) -> object:
             Agent(
                 model=ModelDouble(programs("FINAL('own')")),
                 models={"fake:other": ModelDouble(programs("FINAL('other')"), name="fake:other")},
-                sandbox=PlainSandbox(),
+                sandbox=PlainSandbox(),  # type: ignore[arg-type]
                 ledger=MemoryLedger(),
                 config=None,
             )
@@ -345,7 +345,7 @@ def client_of(**options: Any) -> Agent:
     return Agent(
         model=ModelDouble(programs(*TWO)),
         ledger=MemoryLedger(),
-        sandbox=PlainSandbox(),
+        sandbox=PlainSandbox(),  # type: ignore[arg-type]
         **options,
     )
 
@@ -431,7 +431,7 @@ def stolen(world: World, value: bool) -> object:
         run = ran(*TWO, ledger=ledger, limits=RunLimits(turns=1)).played.run.run
         with Agent(
             model=ModelDouble(programs(*TWO)), ledger=ledger, config=None,
-            sandbox=PlainSandbox(),
+            sandbox=PlainSandbox(),  # type: ignore[arg-type]
         ) as session, lock_run(ledger, run):  # fmt: skip
             said = refused(lambda: session.resume(run, steal=value, limits=RunLimits(turns=5)))
     return said.replace(run, "RUN")
