@@ -40,7 +40,7 @@ def ran(world: World, made: Settings, *sources: str, **more: Any) -> tuple[Any, 
     options = {"pricing": PRICING, "ledger": MemoryLedger(), **more.pop("options", {})}
     with Session(
         model=model,
-        functions=[look],
+        functions=[look],  # type: ignore[list-item]
         sandbox=PlainSandbox(),
         config=made,
         **options,
