@@ -117,7 +117,7 @@ def client(stores: Stores, sandbox: WasmSandbox, *sources: str) -> Client:
         sandbox=sandbox,
         **of_files,  # type: ignore[arg-type]
     )
-    made.stores = stores
+    made.engine._stores = stores
     return made
 
 
