@@ -15,7 +15,6 @@ from tallystick.core.errors import SessionBusy, SessionNotFound, UsageError
 from tallystick.model.scripted import ScriptedModel, ScriptedReply
 from tallystick.runtime.runs.history import whole_records
 from tallystick.sandbox.wasm.sandbox import WasmSandbox
-from tallystick.sessions.sessions import Sessions
 from tallystick.stores import FileStores, MemoryStores, Stores, open_stores, stores_of
 
 ADDRESSES: dict[str, Callable[[Path], str]] = {
@@ -98,26 +97,19 @@ def test_the_clock_is_that_of_every_store(tmp_path: Path) -> None:
 # -- runs in sessions of either kind -------------------------------------------------------------
 
 
-class Client(Session):
-    """A client whose sessions are those of the stores."""
-
-    stores: Stores
-
-    @property
-    def sessions(self) -> Sessions:
-        return self.stores.sessions
-
-
-def client(stores: Stores, sandbox: WasmSandbox, *sources: str) -> Client:
+def client(stores: Stores, sandbox: WasmSandbox, *sources: str) -> Session:
+    """Return a client whose sessions are those of the stores."""
     replies = [ScriptedReply(text=f"```repl\n{source}\n```") for source in sources]
     of_files = {} if isinstance(stores, FileStores) else {"attachments": stores.attachments}
-    made = Client(
+    made = Session(
         model=ScriptedModel(replies),
         ledger=stores.ledger,
         sandbox=sandbox,
-        **of_files,  # type: ignore[arg-type]
+        **of_files,
     )
-    made.engine._stores = stores
+    if of_files:
+        # Those of a ledger in a file are found beside it.
+        made.engine._stores = stores
     return made
 
 

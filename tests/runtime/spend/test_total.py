@@ -115,7 +115,7 @@ def test_a_process_may_lower_the_total_for_itself_alone(tmp_path: Path) -> None:
 
 def test_a_lower_total_of_a_process_counts_what_others_spent(tmp_path: Path) -> None:
     path, other, careful = tmp_path / "ledger.db", counting(), counting()
-    spend(path, other, Budget.of(usd="0.014"))
+    spend(path, other, Budget.of(usd="0.014"), runs=10)
     assert other.billed > nano_usd("0.006")
 
     (stopped,) = spend(path, careful, TOTAL, runs=1)

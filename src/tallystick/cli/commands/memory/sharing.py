@@ -199,7 +199,7 @@ def consolidate_command(
 
     \b
     Example:
-        tally memory consolidate 0199d3a1-7c2e 0199d3a4-01b0 --text "Ann is in Bern"
+        tally memory consolidate 0199d3a1 0199d3a4 --text "Ann is in Bern"
     """
     content = content_of((text,))
     with open_memory(tenant, agent) as memory:
