@@ -105,7 +105,7 @@ def client(stores: Stores, sandbox: WasmSandbox, *sources: str) -> Session:
         model=ScriptedModel(replies),
         ledger=stores.ledger,
         sandbox=sandbox,
-        **of_files,
+        **of_files,  # type: ignore[arg-type]
     )
     if of_files:
         # Those of a ledger in a file are found beside it.
