@@ -9,6 +9,7 @@ import enum
 import json
 import typing
 import uuid
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -56,8 +57,13 @@ def enums() -> st.SearchStrategy[Typed]:
     return NAMES.map(made)
 
 
-def objects(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
-    """Draw a class of one of the four kinds, with fields of the types that are drawn."""
+KINDS = ("dataclass", "struct", "typed dict", "model")
+
+
+def objects(
+    inner: st.SearchStrategy[Typed], kinds: Sequence[str] = KINDS
+) -> st.SearchStrategy[Typed]:
+    """Draw a class of one of these kinds, with fields of the types that are drawn."""
     create: Any = pydantic.create_model
 
     def made(drawn: tuple[list[tuple[str, Typed]], str]) -> Typed:
@@ -78,8 +84,7 @@ def objects(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     fields = NAMES.flatmap(
         lambda names: st.tuples(*(st.tuples(st.just(name), inner) for name in names)).map(list)
     )
-    kinds = st.sampled_from(["dataclass", "struct", "model", "typed dict"])
-    return st.tuples(fields, kinds).map(made)
+    return st.tuples(fields, st.sampled_from(kinds)).map(made)
 
 
 def extended(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
@@ -130,7 +135,8 @@ def test_a_generated_type_with_an_unknown_one_inside_is_refused_by_name(
 ) -> None:
     wrapped = st.just((unknown, st.none()))
     annotation, _ = data.draw(
-        objects(wrapped).filter(lambda each: not issubclass(each[0], pydantic.BaseModel))
+        # Pydantic refuses such a type itself, while the class is made.
+        objects(wrapped, KINDS[:-1])
         if isinstance(unknown, type)
         else st.just((list[unknown], None))
     )

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 class Pending:
     """The calls and programs that a person decides about, in a run and in those inside it.
 
-    `run` is the outermost run, which is resumed with the decision.
+    `run` is the outermost run, which is resumed with the decision; it has so many `entries`.
     """
 
     run: str
     waits: tuple[Waiting, ...]
+    entries: int
 
     @property
     def inside(self) -> bool:
@@ -48,12 +49,16 @@ def pending(ledger: Ledger, named: str) -> Pending:
     if ledger.row(found) is None:
         raise RunNotFound(run=named)
     root = outermost(ledger, found)
+    # Before what waits is read: whoever decides in between is noticed then.
+    row = ledger.row(root)
+    if row is None:
+        raise RunNotFound(run=root)
     waits = tuple(each for each in waiting_in(ledger, root) if found in (root, each.run))
     if not waits:
         raise UsageError(f"run {found} has nothing that waits for a person")
     for each in waits:
         _check_shown(each)
-    return Pending(run=root, waits=waits)
+    return Pending(run=root, waits=waits, entries=row.head.count)
 
 
 def bind(found: Pending, decided: Decided) -> Decided:
@@ -66,7 +71,7 @@ def bind(found: Pending, decided: Decided) -> Decided:
         decided = msgspec.structs.replace(decided, run=next(iter(runs)))
     told = bound(found.run, found.waits, decided)
     assert told is not None
-    return told
+    return told if found.inside else msgspec.structs.replace(told, entries=found.entries)
 
 
 def submit(ledger: Ledger, found: Pending, decided: Decided) -> None:

@@ -144,6 +144,10 @@ async def _resume(
                 why = f"was decided about already, by {left.by}; resume it without a decision"
                 raise ResumeRefused(run=run, why=why)
             decided = bound(run, waits, request.decided or left)
+            if decided is not None and decided.entries not in (0, head.count):
+                # An equal request may wait again, after somebody decided about the first one.
+                why = "has nothing that waits any more of what was decided about; look at it again"
+                raise ResumeRefused(run=run, why=f"{why}: tally inspect {run}")
             request = dataclasses.replace(request, decided=decided)
         if isinstance(records[-1], RunEnded) and records[-1].stop == "answered":
             # Its process may have died between its end and the release of its session.

@@ -12,6 +12,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
     With `run`, it is about what waits in that run, and not in those around or inside it. With
     `all`, it is about everything that waits, and an approval is of later calls of the run too.
+    `entries` is how many the run had: an equal request that waits later is another one. It is 0 if
+    that is not known, as where the process of the run waits.
     """
 
     decision: PersonDecision
@@ -20,6 +22,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     sha256s: tuple[str, ...] = ()
     run: str = ""
     all: bool = False
+    entries: int = 0
 
     @property
     def approves_all(self) -> bool:
