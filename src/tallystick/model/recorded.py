@@ -16,6 +16,11 @@ from tallystick.model.port import Heard, Model, ModelError, ModelReason, ModelRe
 _REASONS: dict[str, ModelReason] = {reason: reason for reason in get_args(ModelReason)}
 
 
+def reason_of(recorded: str) -> ModelReason:
+    """Return a recorded reason of a failure; `unknown` for one that this version does not know."""
+    return _REASONS.get(recorded, "unknown")
+
+
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt that differs from the one of the recorded reply."""
 
@@ -68,7 +73,7 @@ class RecordedModel:
             self.drift.append(Drift(position=position, recorded=asked.request_sha256, now=now))
         if isinstance(reply, ModelFailed):
             raise ModelError(
-                reason=_REASONS.get(reply.reason, "unknown"),
+                reason=reason_of(reply.reason),
                 message=reply.message,
                 kind=reply.kind,
                 status=reply.status,

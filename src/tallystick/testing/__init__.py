@@ -1,5 +1,6 @@
-"""Doubles for tests: a model, a sandbox, and ledgers that stop where a test says.
+"""Doubles and a harness for tests: of agents, and of this package itself.
 
-They are behind the same ports as the real ones. Our own tests use them; nothing here is promised to
-users yet, and no other package imports it.
+`tallystick.testing.agents` has `AgentTest`, the object behind the pytest fixture `tally`, which
+`tallystick.testing.plugin` makes. The other modules are doubles behind the same ports as the real
+parts: a model, a sandbox, and ledgers that stop where a test says.
 """

@@ -251,6 +251,8 @@ def _checked(function: Callable[..., Any], name: str, options: ToolOptions) -> C
     called: Callable[..., Any] = awaited if is_async(function) else returned
     called.__name__ = called.__qualname__ = name
     called.__doc__ = _doc_of(function, types, hints)
+    # So that tests find the function itself, with the types that it was written with.
+    setattr(called, "__wrapped__", function)  # noqa: B010 (unknown to types)
     setattr(called, "__signature__", _shown(signature, hints))  # noqa: B010 (unknown to types)
     return called
 
