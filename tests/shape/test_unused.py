@@ -10,13 +10,8 @@ from tools import unused as looked
 
 # What only tests call, and why it stays. A line that is not needed any more is a failure too.
 ONLY_TESTS = {
-    "core.budget.tree: BudgetTree.rearm": "the tree is the oracle for totals, which change",
-    "memory.recall.scope: ListScope.only": "a scope for the laws of ranking",
-    "memory.recall.view: View.accesses": "awaits the use of access counts in a ranking",
-    "memory.recall.view: View.only": "a view for the laws of ranking",
-    "memory.remember: record_access": "a recall without a ranking, for the laws of memory",
     "memory.store.records: EVENT_TYPES": "the names of events that other systems know",
-    "memory.store.vectors: WINDOW_VERSION": "awaits the first change of how texts are cut",
+    "core.budget.tree: BudgetTree.rearm": "the tree is the oracle for totals, which change",
 }
 
 
