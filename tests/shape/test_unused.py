@@ -11,7 +11,6 @@ from tools import unused as looked
 # What only tests call, and why it stays. A line that is not needed any more is a failure too.
 ONLY_TESTS = {
     "memory.store.records: EVENT_TYPES": "the names of events that other systems know",
-    "core.budget.tree: BudgetTree.rearm": "the tree is the oracle for totals, which change",
 }
 
 
