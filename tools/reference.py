@@ -34,6 +34,7 @@ from tallystick.core.records import Record, StopReason
 from tallystick.interop import trajectory_events
 from tallystick.ledger.port import Ledger, TransferLedger
 from tallystick.memory.receipts import receipt
+from tallystick.memory.store.records import EVENT_TYPES, MemoryRecord
 from tallystick.model import scripted
 from tallystick.model.port import Model
 from tallystick.sandbox.port import Sandbox
@@ -402,6 +403,17 @@ def memory_receipts() -> str:
     return "\n".join([*parts, shapes.others(level=4)])
 
 
+def memory_log() -> str:
+    """List the records in the log of a memory, with the names of such events in other systems."""
+    return table(
+        ("record", "what it says", "elsewhere"),
+        (
+            (f"`{_tag(each)}`", summary(each.__doc__), f"`{EVENT_TYPES[_tag(each)]}`")
+            for each in get_args(MemoryRecord)
+        ),
+    )
+
+
 def values() -> str:
     """Describe the file of a session's values."""
     return _structs(ExportedValues)
@@ -640,6 +652,7 @@ REGIONS: dict[str, Callable[[], str]] = {
     "stops": stops,
     **{page_of(each).stem: functools.partial(python, each) for each in public_modules()},
     "script": script,
+    "memory-log": memory_log,
     "memory-receipts": memory_receipts,
     "surfaces": surfaces,
     "values": values,

@@ -287,7 +287,8 @@ SURFACES = (
         "session new, session ls, session show, session rm",
         "Agent.sessions sessions.Sessions sessions.Sessions.new sessions.Sessions.list "
         "sessions.Sessions.remove sessions.SessionInfo sessions.SessionRun sessions.EarlierRun "
-        "sessions.BudgetStatus",
+        "sessions.BudgetStatus sessions.BudgetStatus.near_exhaustion "
+        "sessions.SessionBook.update_budget sessions.SessionBook.assign_vm",
         "guides/sessions.md",
     ),
     Surface(
@@ -312,7 +313,7 @@ SURFACES = (
     Surface(
         "Set context variables",
         "session set",
-        "sessions.SessionBook.set_variables",
+        "sessions.SessionBook.set_variables sessions.SessionBook.set_variable",
         "guides/sessions.md",
     ),
     Surface(

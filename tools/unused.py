@@ -276,9 +276,10 @@ def _define(module: Module, node: ast.stmt) -> None:
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, and those below `if` and `try` at its top."""
+    """Yield the statements of a module, with the conditions and bodies of `if` and `try`."""
     for each in body:
         if isinstance(each, ast.If):
+            yield ast.Expr(each.test)
             yield from _statements([*each.body, *each.orelse])
         elif isinstance(each, ast.Try):
             handlers = [inside for handler in each.handlers for inside in handler.body]

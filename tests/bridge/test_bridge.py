@@ -532,34 +532,6 @@ def test_a_token_that_ends_while_its_request_comes_asks_nobody() -> None:
     ran(play())
 
 
-def test_the_tokens_of_a_program_a_run_and_a_session_can_be_revoked() -> None:
-    async def play() -> None:
-        async with world() as here:
-            places = [("S", "R", 1), ("S", "R", 2), ("S", "Q", 1), ("T", "R", 1)]
-            made = [
-                here.bridge.issue(TokenScope(session=s, run=r, program=p), ask=here.echo)
-                for s, r, p in places
-            ]
-
-            async def valid() -> list[bool]:
-                found = []
-                for each in made:
-                    client = await here.client(session=None)
-                    reply = await client.ask("/query", {"prompt": "x"}, each.text)
-                    found.append(reply.status == 200)
-                return found
-
-            assert await valid() == [True, True, True, True]
-            here.bridge.revoke_all(session="S", run="R", program=1)
-            assert await valid() == [False, True, True, True]
-            here.bridge.revoke_all(session="S", run="R")
-            assert await valid() == [False, False, True, True]
-            here.bridge.revoke_all(session="S")
-            assert await valid() == [False, False, False, True]
-
-    ran(play())
-
-
 def test_a_token_without_a_model_is_told_so() -> None:
     async def play() -> None:
         async with world() as here:

@@ -26,7 +26,7 @@ from tallystick.core.budget.amount import (
     ReservationClosed,
     ScopeUnknown,
 )
-from tallystick.core.budget.tree import BudgetTree, Reservation
+from tallystick.core.budget.tree import BudgetTree, Reservation, caps_of
 from tallystick.core.errors import InvalidLimit, Refused, UsageError
 from tallystick.ledger.memory import MemoryLedger
 from tallystick.ledger.port import Ledger
@@ -411,6 +411,15 @@ actions = st.lists(
 )
 
 
+class ChangingTree(BudgetTree):
+    """A tree whose limits change, as those of totals do."""
+
+    def rearm(self, scope: str, budget: Budget) -> None:
+        """Replace the limits of a scope. Its sums stay; an overrun is forgotten."""
+        node = self._open_node_of(scope)
+        node.limit, node.caps, node.overrun = budget, caps_of(budget), None
+
+
 @pytest.mark.parametrize("kind", sorted(PLACES))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(deployment=some_budgets, session=some_budgets, actions=actions)
@@ -421,7 +430,7 @@ def test_shared_scopes_do_what_the_budget_tree_does(
     session: Budget,
     actions: list[tuple[str, int, Amount, bool, Budget]],
 ) -> None:
-    tree, made = BudgetTree(), dict[int, Reservation]()
+    tree, made = ChangingTree(), dict[int, Reservation]()
     tree.enter("d", parent=None, budget=deployment, kind="deployment", name="acme")
     tree.enter("s", parent="d", budget=session, kind="session", name="mine")
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from tallystick.vocabulary import read_vocabulary
 
 CENT = 10**7
 CALL = "FINAL(look('a'))"
+CALL_EFFECT = "FINAL(post('a'))"
 TWO = ("x = 1", "FINAL(x)")
 CHILD = "FINAL(rlm_query('deeper?', context='a'))"
 
@@ -29,6 +30,12 @@ CHILD = "FINAL(rlm_query('deeper?', context='a'))"
 @tool(reads=True)
 def look(what: str) -> str:
     """Look something up."""
+    return what
+
+
+@tool
+def post(what: str) -> str:
+    """Post something."""
     return what
 
 
@@ -384,6 +391,8 @@ SESSION = [
         "record", "nosuch(1)", "FINAL(1)", of="vocabulary")),
     Row("Agent(clock=)", "prompt", "2026-03-01T09:30", "fixed", option("prompt", of="clock")),
     Row("Agent(timezone=)", "prompt", "Asia/Tokyo", "UTC", option("prompt", of="timezone")),
+    Row("Agent(ask=)", "result", lambda name, given, named: True, None, option(
+        "result", CALL_EFFECT, of="ask", functions=[post])),
     Row("Agent(say=)", "output", True, False, said_to),
     Row("Agent(instructions=)", "prompt", "Be brief.", None, of_agent(
         of="instructions", made=True)),

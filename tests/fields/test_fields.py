@@ -27,26 +27,6 @@ ARGUMENTS = (
     *("model.ScriptedUsage", "sandbox.ExecutionContext", "sandbox.Limits", "vocabulary.Rules"),
 )
 METHODS = ("__init__", "run", "resume", "fork", "replay")
-# Fields that await their row, with the reason. A row makes its line here a failure.
-AWAITED = {
-    "Agent(ask=)": "a policy of the caller is tested with the calls that wait",
-    "Pricing.tokenizer": "it needs the extra `tokens`; the setting has a row",
-    "Pricing.tokenizer_of": "it needs the extra `tokens`; the setting has a row",
-    "Pricing.now": "prices that begin later are tested beside the price table",
-    "ScriptedReply.cut": "a reply that was cut is tested with the machine",
-    "ScriptedReply.delay_ms": "only a clock sees it",
-    "ScriptedReply.retry_after_ms": "only a clock sees it",
-    "ledger.RunFilter.inside": "it needs a tree of runs",
-    "ledger.RunFilter.outermost": "it needs a tree of runs",
-    "ledger.RunFilter.unerased": "it needs an erased run",
-    "memory.Budget.mem_pages": "a program of one operation needs no page",
-    "memory.Filters.archived": "it needs an archived note",
-    "memory.Filters.current": "it needs a superseded note",
-    "memory.Filters.deleted": "it needs a deleted note",
-    "memory.Filters.expired": "it needs an expired note",
-    "memory.Filters.org_id": "it needs a note of an organisation",
-    "memory.Filters.quarantined": "it needs a note that is held back",
-}
 
 
 def public_fields() -> Iterator[str]:
@@ -70,9 +50,8 @@ def test_every_public_field_argument_and_setting_has_a_row() -> None:
     named = Counter(each.field for each in ROWS)
 
     # A line in `tests/fields` for what is missing here.
-    assert sorted({*public_fields()} - named.keys() - AWAITED.keys()) == []
+    assert sorted({*public_fields()} - named.keys()) == []
     assert sorted(named.keys() - {*public_fields()}) == []
-    assert sorted(AWAITED.keys() & named.keys()) == []
     assert [name for name, count in named.items() if count > 1] == []
 
 

@@ -221,15 +221,6 @@ class Trees(RuleBasedStateMachine):
         self.spent.append(Fact(place.path, amount))
         assert {(each.scope.id, each.dimension) for each in breaches} == self.over(place.path)
 
-    @precondition(lambda self: not self.honest)
-    @rule(data=st.data(), budget=some_budgets)
-    def rearm(self, data: st.DataObject, budget: Budget) -> None:
-        id = data.draw(st.sampled_from(self.opened()))
-        budget = msgspec.structs.replace(budget, depth=self.places[id].limit.depth)
-        self.tree.rearm(id, budget)
-        self.places[id] = replace(self.places[id], limit=budget)
-        self.overrun.discard(id)
-
     def over(self, path: tuple[str, ...]) -> set[tuple[str, Dimension]]:
         return {
             (each, dimension)

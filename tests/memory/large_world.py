@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import strategies as st
-from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder
+from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder, record_access
 
 from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.forget import forget
@@ -19,7 +19,7 @@ from tallystick.memory.recall import shortlist as limits
 from tallystick.memory.recall.scope import Embedded
 from tallystick.memory.recall.selection import Filters
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import record_access, remember
+from tallystick.memory.remember import remember
 from tallystick.memory.sharing import relate, share
 from tallystick.memory.store import blocks
 from tallystick.memory.store.records import ForgetStrategy, Verdict

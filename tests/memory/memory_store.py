@@ -7,12 +7,13 @@ import hashlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tallystick.memory.note import NewNote
 from tallystick.memory.store.projection import PROJECTION_TABLES
+from tallystick.memory.store.records import NotesRecalled
 from tallystick.memory.store.sqlite import SqliteMemory
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "open_memory",
     "quick_folder",
     "raw_bytes",
+    "record_access",
     "tables",
 ]
 
@@ -89,3 +91,10 @@ def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
     finally:
         db.close()
     return found
+
+
+def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
+    """Record that notes were recalled, without a ranking. Return the position of the entry."""
+    with memory.writing() as writer:
+        seq, _ = writer.append(NotesRecalled(ids=tuple(dict.fromkeys(ids)), at=writer.at))
+        return seq

@@ -7,7 +7,15 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.memory.memory_store import START, Clock, a_note, open_memory, raw_bytes, tables
+from tests.memory.memory_store import (
+    START,
+    Clock,
+    a_note,
+    open_memory,
+    raw_bytes,
+    record_access,
+    tables,
+)
 
 from tallystick.memory.errors import BackendUnsupported, NoteErased, NoteInvalid
 from tallystick.memory.exchange import export_notes
@@ -41,7 +49,7 @@ from tallystick.memory.receipts.receipts import (
     verify_chain,
     verify_forgotten,
 )
-from tallystick.memory.remember import record_access, remember, remember_all
+from tallystick.memory.remember import remember, remember_all
 from tallystick.memory.sharing import share
 from tallystick.memory.store.records import Criteria, ForgetStrategy
 from tallystick.memory.store.sqlite import SqliteMemory

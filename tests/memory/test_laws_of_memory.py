@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder, tables
+from tests.memory.memory_store import (
+    START,
+    Clock,
+    a_note,
+    open_memory,
+    quick_folder,
+    record_access,
+    tables,
+)
 
 from tallystick.memory.errors import NoteInvalid
 from tallystick.memory.exchange import export_notes, import_notes
@@ -18,7 +26,7 @@ from tallystick.memory.forget import forget
 from tallystick.memory.note import MemoryType, NoteScope, Permission, SourceType
 from tallystick.memory.recall.selection import EVERYTHING, NOW
 from tallystick.memory.recall.view import View, view
-from tallystick.memory.remember import record_access, remember
+from tallystick.memory.remember import remember
 from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.store.sqlite import SqliteMemory
@@ -140,7 +148,6 @@ def shown(seen: View) -> list[object]:
             dict(seen.counts(id)),
             seen.vectors(id),
             seen.tokens(id),
-            seen.accesses()[id],
         )
         for id in seen.ids
     ]

@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder
+from tests.memory.memory_store import START, Clock, a_note, open_memory, quick_folder, record_access
 
 from tallystick.memory.errors import MemoryPermissionDenied, NoteInvalid, NoteNotFound
 from tallystick.memory.forget import forget
 from tallystick.memory.note import CONTENT_BYTES_MAX, MemoryType, NoteScope, Permission
 from tallystick.memory.recall.selection import EVERYTHING
 from tallystick.memory.recall.view import find_note, view
-from tallystick.memory.remember import BATCH_MAX, Remembered, record_access, remember, remember_all
+from tallystick.memory.remember import BATCH_MAX, Remembered, remember, remember_all
 from tallystick.memory.sharing import relate, share
 from tallystick.memory.store.records import ForgetStrategy, Verdict
 from tallystick.memory.suspicion import review
@@ -330,8 +330,6 @@ def test_accesses_are_counted(tmp_path: Path) -> None:
 
         assert (seen.access_count, seen.last_accessed_at) == (2, START + 5)
         assert find_note(memory, made, reader="ada", as_of=2).access_count == 1
-        with pytest.raises(NoteInvalid, match="ids of notes"):
-            record_access(memory, ["what was asked"])
 
 
 def test_the_longest_note_is_kept_and_found(tmp_path: Path) -> None:

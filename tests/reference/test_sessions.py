@@ -27,8 +27,9 @@ def test_what_is_told_of_a_session() -> None:
 
 def test_the_limits_of_a_session() -> None:
     assert rows.DURATION_MS == 1_800_000
-    assert rows.EXTENSION_MS == 1_800_000
     assert rows.EXTENSIONS_MAX == 3
+    # An extension adds the lifetime once more.
+    assert rows.REFERENCE.lifetime_ms == 1_800_000
     assert snapshot_module.SNAPSHOTS_MAX == 10
     assert rows.DEPTH_MAX == 10
 

@@ -8,54 +8,11 @@ from pathlib import Path
 import pytest
 from tools import unused as looked
 
-# What only tests call, and why it stays. A line that is not needed any more is a failure too.
-ONLY_TESTS = {
-    "core.budget.tree: BudgetTree.rearm": "the tree is the oracle for totals, which change",
-    "memory.recall.scope: ListScope.only": "a scope for the laws of ranking",
-    "memory.recall.view: View.accesses": "awaits the use of access counts in a ranking",
-    "memory.recall.view: View.only": "a view for the laws of ranking",
-    "memory.store.records: EVENT_TYPES": "the names of events that other systems know",
-    "memory.store.vectors: WINDOW_VERSION": "awaits the first change of how texts are cut",
-}
-# Capabilities that are on the way to both surfaces, each a definition, a module or a package. Their
-# lines go with the change that wires them.
-ON_THE_WAY = (
-    "agent.engine: Result",
-    "agent.handle: Handle.astop",
-    "agent.handle: Stream.handle",
-    "bridge.server: Bridge.revoke_all",
-    "bridge.tokens: TokenBook.matching",
-    "memory.remember: record_access",
-    "sessions.book: SessionBook.assign_vm",
-    "sessions.book: SessionBook.set_variable",
-    "sessions.book: SessionBook.update_budget",
-    "sessions.rows: BudgetStatus.near_exhaustion",
-    "sessions.rows: EXTENSION_MS",
-    "sessions.rows: _NEAR",
-)
-
-
-def is_on_the_way(found: str, line: str) -> bool:
-    return found == line or found.startswith((f"{line}:", f"{line}."))
-
 
 @pytest.mark.slow
 def test_nothing_of_the_package_is_used_by_tests_alone() -> None:
-    found = {str(each) for each in looked.unused()}
-
-    # Use it, remove it with its tests, or say here why it stays.
-    unexplained = found - ONLY_TESTS.keys()
-    assert [
-        each
-        for each in sorted(unexplained)
-        if not any(is_on_the_way(each, line) for line in ON_THE_WAY)
-    ] == []
-    assert sorted(ONLY_TESTS.keys() - found) == []
-    wired = [
-        line for line in ON_THE_WAY if not any(is_on_the_way(each, line) for each in unexplained)
-    ]
-    # These lines can go.
-    assert wired == []
+    # Use it, document it, or remove it with its tests.
+    assert [str(each) for each in looked.unused()] == []
 
 
 # -- the search itself -----------------------------------------------------------------------------
@@ -88,6 +45,7 @@ BOX = "class Box:\n def open(self): ...\n def shut(self): ..."
         ("def main(): ...\ndef one(): two()\ndef two(): one()", ["one", "two"]),
         ("def main(): ...\nSIZE = 1", ["SIZE"]),
         ("def main(): return SIZE\nSIZE = 1", []),
+        ("def main(): ...\nSIZE = 1\nif SIZE: import os", []),
         (f"def main(): Box().open()\n{BOX}", ["Box.shut"]),
         (f"def main(): getattr(Box(), 'open')()\n{BOX}", ["Box.shut"]),
         (f"def main(): print(Box, 'call Box.open()')\n{BOX}", ["Box.shut"]),

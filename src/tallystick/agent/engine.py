@@ -13,7 +13,7 @@ import datetime
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tallystick.agent.loop import LoopThread
 from tallystick.agent.models import AgentModels
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from tallystick.stores import Stores
     from tallystick.vocabulary.capability import VocabularyAsked
 
-Result = TypeVar("Result")
 _NO_LIMIT = Budget()
 _Loop = asyncio.AbstractEventLoop
 

@@ -320,13 +320,6 @@ class Bridge:
             if asking is not None:
                 asking.cancel_tasks()
 
-    def revoke_all(
-        self, *, session: str, run: str | None = None, program: int | None = None
-    ) -> None:
-        """End the tokens of a session, or of a run or a program of it, as `revoke` does."""
-        for each in self._tokens.matching(session=session, run=run, program=program):
-            self.revoke(each)
-
     # -- where it listens ----------------------------------------------------------------------
 
     def listen_unix(self, path: Path, *, session: str | None, uid: int | None = None) -> Listener:

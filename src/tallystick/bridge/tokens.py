@@ -138,22 +138,6 @@ class TokenBook:
         grant.revoked = True
         return ended
 
-    def matching(
-        self, *, session: str, run: str | None = None, program: int | None = None
-    ) -> list[Grant]:
-        """Return the grants of a session, or of a run or a program of it.
-
-        `program` without `run` means that program of any run. Expired grants are among them until
-        the next token is issued.
-        """
-        return [
-            each
-            for each in self._grants.values()
-            if each.scope.session == session
-            and run in (None, each.scope.run)
-            and program in (None, each.scope.program)
-        ]
-
     def _forget(self, now: float) -> None:
         self._grants = {key: each for key, each in self._grants.items() if each.holds(now)}
 

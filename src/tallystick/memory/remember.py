@@ -30,7 +30,6 @@ from tallystick.memory.note import (
     check_agent,
     check_new,
     duplicate_digest,
-    is_note_id,
 )
 from tallystick.memory.recall.selection import EVERYTHING, Row, select_notes
 from tallystick.memory.sharing import check_may, check_visible, rules_for
@@ -43,7 +42,6 @@ from tallystick.memory.store.records import (
     NoteRemembered,
     NoteShared,
     NoteSighted,
-    NotesRecalled,
 )
 from tallystick.memory.store.sqlite import LogWriter, SqliteMemory
 from tallystick.memory.suspicion import Screen, Screening
@@ -230,21 +228,6 @@ def _end_for(writer: LogWriter, row: Row, *, by: str, actor: str | None) -> None
         writer.append(NoteClosed(valid_to=end, by=by), note=row.id)
     record = NoteArchived(state=ConsolidationState.CONSOLIDATED, by=actor)
     writer.append(record, note=row.id)
-
-
-def record_access(memory: SqliteMemory, ids: Sequence[str]) -> int:
-    """Record that notes were read, which counts as an access to each. Return the position.
-
-    The entry keeps the ids for ever. It waits for the disk as every entry does: a position that a
-    receipt names must not become another one after a power cut. An id of no note here is recorded
-    too, and counts for nothing. Raise `NoteInvalid` for what is no id.
-    """
-    for id in ids:
-        if not is_note_id(id):
-            raise NoteInvalid(field="ids", why="ids of notes", given=id)
-    with memory.writing() as writer:
-        seq, _ = writer.append(NotesRecalled(ids=tuple(dict.fromkeys(ids)), at=writer.at))
-        return seq
 
 
 def check_origin(origin: str) -> None:

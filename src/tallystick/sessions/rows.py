@@ -27,7 +27,6 @@ from tallystick.sandbox.snapshot import SnapshotId
 # The times of the reference: half an hour, extended by as much, three times at most. Sessions that
 # were made before there were others have them.
 DURATION_MS = 1_800_000
-EXTENSION_MS = 1_800_000
 EXTENSIONS_MAX = 3
 # The expiry of a session without an end: the last second of the year 9999.
 NO_END_MS = 253_402_300_799_000

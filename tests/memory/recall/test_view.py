@@ -173,7 +173,8 @@ def test_a_view_of_many_notes_is_the_view_of_each(tmp_path: Path) -> None:
     with open_memory(tmp_path) as memory:
         remember_all(memory, [a_note(f"note number{n}", thread_id="t") for n in range(600)])
         whole = view(memory, reader="ada")
-        few = whole.only(whole.ids[100:103])
+        among = [whole.seen(id).number for id in whole.ids[100:103]]
+        few = view(memory, reader="ada", among=among)
 
         assert len(whole) == 600
         assert few.ids == whole.ids[100:103]

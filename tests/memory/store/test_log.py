@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.memory.memory_store import Clock, a_note, open_memory
+from tests.memory.memory_store import Clock, a_note, open_memory, record_access
 
 from tallystick.core.chain import GENESIS, SALT_BYTES, Head, body_hash
 from tallystick.memory.errors import MemoryCorrupt
@@ -19,7 +19,7 @@ from tallystick.memory.forget import begin_forgetting, forget
 from tallystick.memory.note import Note, NoteScope, Permission
 from tallystick.memory.recall.recall import Asking, recall
 from tallystick.memory.receipts.receipt import Key
-from tallystick.memory.remember import record_access, remember
+from tallystick.memory.remember import remember
 from tallystick.memory.sharing import relate, share, share_notes
 from tallystick.memory.store.projection import PROJECTION_TABLES
 from tallystick.memory.store.records import (

@@ -328,7 +328,6 @@ def test_a_view_among_candidates_has_the_same_notes_and_no_others(tmp_path: Path
             "tea 2",
             "tea for all",
         ]
-        assert view(memory, reader="ada").only(some.ids).ids == some.ids
 
 
 # -- vectors -----------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ class BudgetTree:
     """The scopes of a process and their sums, by ids that the caller gives.
 
     A method that is given the id of a scope raises `ScopeUnknown` for one that is not here. A scope
-    that was left stays here while something is reserved in it. `enter` inside it, `leave`, `rearm`,
+    that was left stays here while something is reserved in it. `enter` inside it, `leave`,
     `reserve` and `refusal` raise `ScopeUnknown` for it; the others do not. A method that is given
     an amount raises `NegativeAmount` for one below zero. A method that raises has changed nothing.
     """
@@ -311,14 +311,6 @@ class BudgetTree:
         if not node.reservations:
             del self._nodes[scope]
         return _row(node)
-
-    def rearm(self, scope: str, budget: Budget) -> None:
-        """Replace the limits of a scope, also by ones that it has passed.
-
-        Its sums stay; an overrun is forgotten, in this scope and not in those around it.
-        """
-        node = self._open_node_of(scope)
-        node.limit, node.caps, node.overrun = budget, caps_of(budget), None
 
     # -- requests ------------------------------------------------------------------------------
 

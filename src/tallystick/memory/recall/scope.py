@@ -7,7 +7,7 @@ knows of no other note. All figures of a ranking are counted over the notes of i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -246,11 +246,6 @@ class ListScope:
 
     def text(self, id: str) -> str:
         return self._notes[id].text
-
-    def only(self, ids: Iterable[str]) -> ListScope:
-        """Return a scope of those notes whose ids are among `ids`; unknown ids are passed over."""
-        kept = {id: self._notes[id] for id in ids if id in self._notes}
-        return ListScope(kept, embedded=self._embedded, counts=self._counts)
 
     def changed(self, change: Callable[[NoteFields], NoteFields]) -> ListScope:
         """Return a scope of the same notes with other fields.

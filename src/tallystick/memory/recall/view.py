@@ -11,8 +11,8 @@ statistic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from tallystick.memory.errors import NoteErased, NoteNotFound
@@ -123,15 +123,6 @@ class View:
         with self._memory.reading() as db:
             return read_details(db, self._rows[id], self.seq)
 
-    def accesses(self) -> dict[str, int]:
-        """Return how often each note of the view had been recalled at that position, 0 too."""
-        with self._memory.reading() as db:
-            rows = db.execute(
-                "SELECT number, count(*) FROM access WHERE seq <= ? GROUP BY number", (self.seq,)
-            )
-            counts = dict(rows.fetchall())
-        return {id: counts.get(self._rows[id].number, 0) for id in self.ids}
-
     def relations(self) -> list[tuple[str, str, str, float]]:
         """Return the relations between notes of this view: from, relation, to, weight.
 
@@ -150,15 +141,6 @@ class View:
             for number, relation, target, weight in rows
             if target in self._rows
         ]
-
-    def only(self, ids: Iterable[str]) -> View:
-        """Return the same view of fewer notes, such as the candidates of an index.
-
-        Ids that are not in this view are passed over; the order stays that of the view.
-        """
-        kept = set(ids)
-        rows = {id: self._rows[id] for id in self.ids if id in kept}
-        return replace(self, ids=tuple(rows), _rows=rows)
 
     @cached_property
     def erased(self) -> tuple[str, ...]:

@@ -26,10 +26,9 @@ from tallystick.memory.store.sqlite import SqliteMemory
 # A window has at most 200 pieces of words and shares 40 with the next. The count of pieces is on
 # the high side of what the models' own tokenizers count: a model that reads 256 tokens reads all of
 # a window. Short notes have one window, the whole text. These rules are as old as the stored
-# vectors: a change would make other windows of the same note, and needs another WINDOW_VERSION.
+# vectors: a change would make other windows of the same note, and needs a version of them.
 
 
-WINDOW_VERSION = 1
 WINDOW_PIECES = 200
 OVERLAP_PIECES = 40
 
