@@ -111,7 +111,7 @@ def test_naming_the_client_loads_neither_the_engine_nor_what_drives_a_run() -> N
     done = subprocess.run([sys.executable, "-c", named], capture_output=True, text=True, check=True)
 
     loaded = set(done.stdout.split())
-    assert "tallystick.client" in loaded
+    assert "tallystick.agent.agent" in loaded
     assert not {"wasmtime", "httpcore", "tallystick.runtime.run.assembly"} & loaded
 
 

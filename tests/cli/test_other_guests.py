@@ -56,9 +56,11 @@ def test_a_session_of_another_guest_is_named_with_what_can_be_done(tally: Tally)
     assert [each for each in done.out.splitlines() if "of another guest" in each] == [
         next(each for each in done.out.splitlines() if each.startswith(other))
     ]
-    assert done.line.startswith("1 session was stored by another version of the sandbox")
-    assert f"tally session export {other} >values.json" in done.line
-    assert "tally session new --from values.json" in done.line
+    said, kept = done.err.splitlines()
+    assert said.startswith("1 session was stored by another version of the sandbox")
+    assert f"tally session export {other} >values.json" in said
+    assert "tally session new --from values.json" in said
+    assert kept.startswith("sessions keep ")
     found = json.loads(tally("session", "ls", "--json").out)["sessions"]
     assert [each["sandbox"]["differs"] for each in found] == [None, "guest"]
     assert found[1]["sandbox"]["guest"] == OTHER

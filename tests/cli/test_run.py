@@ -313,7 +313,7 @@ def test_answers_that_never_fit_end_with_exit_code_1_and_the_last_as_partial(tal
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ('{"pattern": "a"}', "s.json: schema: 'pattern' is not supported in a schema"),
+        ('{"if": {}}', "s.json: schema: 'if' is not supported in a schema"),
         (None, "s.json: No such file or directory"),
     ],
 )

@@ -557,7 +557,7 @@ def test_from_every_place_a_run_reaches_the_same_end(sandbox: WasmSandbox, name:
 
 
 def test_a_run_that_a_cap_ended_as_it_fell_back_goes_on_as_code(sandbox: WasmSandbox) -> None:
-    made = world(sandbox, (Planned("CANNOT"), program("FINAL(len(context))")))
+    made = world(sandbox, (Planned("CANNOT"), program("FINAL(context[:4])")))
     run = made.session.run(
         GOAL, limits=RunLimits(turns=1), inputs=[given_text(STORY)], strategy="direct"
     )
@@ -565,7 +565,7 @@ def test_a_run_that_a_cap_ended_as_it_fell_back_goes_on_as_code(sandbox: WasmSan
 
     resumed = made.session.resume(run.run, limits=RunLimits(turns=3))
 
-    assert (resumed.answer, resumed.turns) == (str(len(STORY)), 2)
+    assert (resumed.answer, resumed.turns) == (STORY[:4], 2)
     assert made.session.replay(run.run).held
 
 

@@ -18,7 +18,6 @@ import msgspec
 
 from tallystick.agent.agent import Agent
 from tallystick.cli.exit_codes import INTERRUPTED, exit_code_of_stop
-from tallystick.cli.followed import EventPrinter
 from tallystick.cli.parts import echo_error_line, echo_json, echo_line
 from tallystick.cli.progress import Before, Progress, Sayer, progress_for
 from tallystick.cli.show import plain
@@ -47,6 +46,7 @@ from tallystick.settings.settings import Settings
 from tallystick.skills.found import loaded_skill_id
 
 if TYPE_CHECKING:
+    from tallystick.cli.followed import EventPrinter
     from tallystick.memory.memory import Memory
     from tallystick.skills.skills import Skills
     from tallystick.vocabulary.capability import VocabularyAsked
@@ -338,7 +338,12 @@ class Display:
         Its events are printed as they come to be in `ledger`, if they are to be printed. `run` is
         the id of a run that is resumed. For a new one it is that of its first record.
         """
-        printer = EventPrinter(ledger, run) if self.events else None
+        printer = None
+        if self.events:
+            # Events are a format of other systems, which few runs print.
+            from tallystick.cli.followed import EventPrinter
+
+            printer = EventPrinter(ledger, run)
         watcher = Watcher(self, progress, printer)
         watcher.run = run
         try:
