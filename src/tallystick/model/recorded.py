@@ -9,16 +9,27 @@ from typing import get_args
 import msgspec
 
 from tallystick.core.machine.prompt import request_digest
-from tallystick.core.records import AskModel, ModelFailed, ModelReplied
+from tallystick.core.records import AskModel, ModelFailed, ModelReplied, QueryFailed
 from tallystick.model.port import Heard, Model, ModelError, ModelReason, ModelReply, ModelRequest
 
 # A record from elsewhere may contain a reason that this version does not know.
 _REASONS: dict[str, ModelReason] = {reason: reason for reason in get_args(ModelReason)}
 
 
-def reason_of(recorded: str) -> ModelReason:
-    """Return a recorded reason of a failure; `unknown` for one that this version does not know."""
-    return _REASONS.get(recorded, "unknown")
+def failure_of(recorded: ModelFailed | QueryFailed) -> ModelError:
+    """Return a recorded failure as the error that it was.
+
+    Its reason is `unknown` if this version does not know the recorded one.
+    """
+    return ModelError(
+        reason=_REASONS.get(recorded.reason, "unknown"),
+        message=recorded.message,
+        kind=recorded.kind,
+        status=recorded.status,
+        retry_after_ms=recorded.retry_after_ms,
+        billed=recorded.billed,
+        usage=recorded.usage,
+    )
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,15 +83,7 @@ class RecordedModel:
         if now != asked.request_sha256:
             self.drift.append(Drift(position=position, recorded=asked.request_sha256, now=now))
         if isinstance(reply, ModelFailed):
-            raise ModelError(
-                reason=reason_of(reply.reason),
-                message=reply.message,
-                kind=reply.kind,
-                status=reply.status,
-                retry_after_ms=reply.retry_after_ms,
-                billed=reply.billed,
-                usage=reply.usage,
-            )
+            raise failure_of(reply)
         return ModelReply(
             text=reply.text,
             usage=reply.usage,

@@ -41,7 +41,7 @@ from tallystick.core.records import (
 )
 from tallystick.model.endpoint import without_known_keys
 from tallystick.model.port import Heard, Model, ModelError, ModelReply, ModelRequest
-from tallystick.model.recorded import reason_of
+from tallystick.model.recorded import failure_of
 from tallystick.runtime.runs.history import records_of
 from tallystick.runtime.runs.tree import Node, tree_of
 from tallystick.storage.private_file import write_whole
@@ -175,15 +175,7 @@ class ReplayedModel:
         found.used = True
         outcome = found.outcome
         if isinstance(outcome, ModelFailed | QueryFailed):
-            raise ModelError(
-                reason=reason_of(outcome.reason),
-                message=outcome.message,
-                kind=outcome.kind,
-                status=outcome.status,
-                retry_after_ms=outcome.retry_after_ms,
-                billed=outcome.billed,
-                usage=outcome.usage,
-            )
+            raise failure_of(outcome)
         return ModelReply(
             text=found.text,
             usage=outcome.usage,
