@@ -15,6 +15,9 @@ from bench.real.kept import KeptReplies
 from bench.real.meter import Meter
 from bench.real.outcome import Server
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 class Upstream(ThreadingHTTPServer):
     """A server that numbers its replies; its first `refused` requests fail."""

@@ -15,6 +15,9 @@ from tallystick.core.ids import moment_text
 from tallystick.model.scripted import ScriptedModel
 from tallystick.runtime.calls.functions import host_function
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 BAD = {"text": "```python\nprint(llm_qurey('x'))\n```"}
 END = {"text": "```python\nFINAL(42)\n```"}
 

@@ -112,6 +112,7 @@ def test_doctor_proves_every_capability_here() -> None:
     assert all(each["why"] for each in report["findings"] if not each["proven"])
 
 
+@pytest.mark.slow
 def test_a_sandbox_that_a_host_cannot_give_is_named_and_no_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,6 +15,9 @@ from tests.memory.memory_store import quick_folder
 from tallystick.memory.memory import Memory
 from tallystick.settings.paths import cache_directory
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 # Of the program's own time nothing is to be tested here, on a machine that others use as well.
 PATIENT = ("--wall-ms", "60000")
 

@@ -20,6 +20,9 @@ from tallystick.cli.errors import exit_code_of
 from tallystick.cli.main import cli
 from tallystick.core.resume_errors import RunInDoubt
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SHELL = f"scripted:{ROOT / 'examples' / 'shell.jsonl'}"
 

@@ -7,6 +7,9 @@ import json
 import pytest
 from tests.cli.test_resume import Tally, tally
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 __all__ = ["tally"]
 
 UNKNOWN = "01M7H9059YPYTCBKVW1YQJBKX4"

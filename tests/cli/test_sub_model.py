@@ -16,6 +16,9 @@ from tallystick.client import Session
 from tallystick.ledger import MemoryLedger
 from tallystick.model import ScriptedModel, ScriptedReply
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 def said(*lines: str) -> str:
     return "```python\n" + "\n".join(lines) + "\n```"

@@ -12,6 +12,9 @@ from click.testing import CliRunner
 
 from tallystick.cli.main import cli
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:

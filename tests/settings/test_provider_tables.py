@@ -21,6 +21,9 @@ from tallystick.model.scripted import ScriptedModel
 from tallystick.settings.models import open_model
 from tallystick.settings.settings import load_settings
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 REQUEST = ModelRequest(
     messages=(
         Message(role="system", part="system", text="Be brief."),

@@ -27,6 +27,9 @@ from tallystick.sandbox.wasm.sandbox import WasmSandbox
 from tallystick.testing.models import block
 from tallystick.testing.runs import Played, play
 
+# Each starts processes or waits for them: CI runs them.
+pytestmark = pytest.mark.slow
+
 # Fuel, limits and repeated programs are the guest's.
 NEEDS_GUEST = True
 
