@@ -53,7 +53,7 @@ def test_auto_says_what_it_took_and_why(tally: Tally) -> None:
     quiet = run(tally, "rows.csv", "code", "--strategy", "auto", "--quiet")
 
     assert read.stdout == "Riga\n"
-    assert read.stderr.startswith("strategy direct: about 7")
+    assert read.stderr.startswith("strategy direct: about 70")
     assert counted.stderr.startswith("strategy code: 50 rows are counted by programs")
     assert quiet.stderr == ""
 
@@ -108,7 +108,7 @@ def test_a_dry_run_shows_every_strategy_and_what_auto_would_take(tally: Tally) -
     assert shown["direct"].split()[1:3] == ["1", "call"]
     assert "tokens" in shown["code"]
     assert "about $0.00" in shown["recursive"]
-    assert shown["auto"].startswith("auto      direct: about 7")
+    assert shown["auto"].startswith("auto      direct: about 70")
     assert json.loads(tally("ls", "--json").stdout) == []
 
 
