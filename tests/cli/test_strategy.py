@@ -108,7 +108,7 @@ def test_a_dry_run_shows_every_strategy_and_what_auto_would_take(tally: Tally) -
     assert shown["direct"].split()[1:3] == ["1", "call"]
     assert "tokens" in shown["code"]
     assert "about $0.00" in shown["recursive"]
-    assert shown["auto"].startswith("auto      direct: about 70")
+    assert shown["auto"].startswith("auto      direct: about 71")
     assert json.loads(tally("ls", "--json").stdout) == []
 
 
